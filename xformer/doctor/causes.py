@@ -9,7 +9,7 @@ reproduces what was recorded; otherwise the finding has no cause.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from xformer.adapters.attention import for_each_head
 from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
+from xformer.doctor.formulas.flow import parting
+from xformer.doctor.formulas.masks import maker
 from xformer.doctor.localise import with_other_length
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, read_layer, recorded
@@ -36,16 +38,6 @@ _JOINS = {"cat", "concat", "setitem", "index_copy", "roll", "scatter"}
 """The operations that put new keys into a cache."""
 _COUNTS = {"arange", "cumsum", "add", "sub", "clamp"}
 """The operations that make positions."""
-_MASKS = {"masked_fill", "where", "add", "sub", "setitem", "mul"}
-"""The operations that mask scores."""
-_ADDS_AXES = {"getitem", "unsqueeze", "view", "reshape"}
-_MAKERS = {
-    "padding_on_queries": _ADDS_AXES,
-    "padding_inverted": {"eq", "ne", "invert", "bitwise_not", "logical_not", "lt", "gt", "sub", "rsub", "masked_fill"},
-    "padding_in_head_order": {"repeat", "tile", "cat", "stack", "repeat_interleave"},
-    "cache_mask_misaligned": {"tril", "triu", "lt", "le", "gt", "ge"},
-}
-"""The operations that make a wrong mask."""
 
 
 class Cause(NamedTuple):
@@ -105,7 +97,7 @@ def _with_text(finding: Finding, text: str) -> str:
 @torch.no_grad()
 def _recorded(model: TokenModel, run: ModelCall) -> _Recording:
     """The program of the last call of a run, with the tensors of its attentions and of what is added and multiplied."""
-    _, last = recorded(model, run, partial(Recorder, keep_of={*PARTS, *_ADDED}))
+    _, last = recorded(model, run, partial(Recorder, keep_of={*PARTS, *_ADDED}, with_callers=True))
     layers = Layers(model.module, [heads[0].first.address.module for heads in last.attentions])
     seen = ((heads[0], read_layer(heads)) for heads in last.attentions)
     found = [(one, replace(read, layer=layers.of(one.first.running))) for one, read in seen if read is not None]
@@ -141,7 +133,7 @@ def cause_of_cache(model: TokenModel, run: ModelCall) -> Cause | None:
 
 def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n: int, n_cached: int) -> Cause | None:
     """What is wrong in one attention with a cache: its keys, its values or its mask."""
-    n_key, join = one.pattern.shape[-1], _join(found)
+    n_key = one.pattern.shape[-1]
     is_needed = whole.allowed[0].any(dim=0)[n_cached:n, :n].cpu()  # [query, key]
     columns = list(range(n_key)) if n_key == n else None
     for name, what in (("k", "keys"), ("v", "values")):
@@ -152,13 +144,14 @@ def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n:
         missing = [key for key in range(n) if key not in of and bool(is_needed[:, key].any())]
         is_new_read = set(range(n_cached, n)) <= set(of)
         if is_new_read and not set(of) & set(range(n_cached)):
-            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", join)
+            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", _join(found, name))
         if missing and None not in of and missing == list(range(missing[0], missing[-1] + 1)) and is_new_read:
             words = f"The {what} of token {missing[0]} left the cache, and the window still covers it."
-            return Cause("cache_evicted_early", words, join)
+            return Cause("cache_evicted_early", words, _join(found, name))
         if None not in of and not missing:
             if of == [*range(n_cached, n), *range(n_cached)]:
-                return Cause("cache_in_wrong_order", f"The {what} of the cached tokens come after the new ones.", join)
+                words = f"The {what} of the cached tokens come after the new ones."
+                return Cause("cache_in_wrong_order", words, _join(found, name))
             columns = [key for key in of if key is not None] if name == "k" else columns
     if columns is None:
         return None
@@ -167,14 +160,15 @@ def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n:
     if torch.equal(allowed, is_needed) or len(set(columns)) < len(columns):
         return None
     if allowed.all():
-        return Cause("cache_not_masked", "With a cache, every new token attends to all others.", _mask_line(found))
+        words = "With a cache, every new token attends to all others."
+        return Cause("cache_not_masked", words, maker(found, "cache_not_masked").line)
     back = torch.arange(n) - torch.arange(n - n_cached)[:, None]
     for ahead in range(n):
         if ahead != n_cached and torch.equal(allowed, back <= ahead):
-            name = "cache_mask_misaligned"
             words = f"New token i attends to keys ≤ i{f' + {ahead}' if ahead else ''}, not to keys ≤ i + {n_cached}."
-            return Cause(name, words, _mask_line(found, _MAKERS[name]))
-    return None
+            return Cause("cache_mask_misaligned", words, maker(found, "cache_mask_misaligned").line)
+    words = "With a cache, new tokens attend to other keys than without."
+    return Cause("cache_mask_misaligned", words, maker(found, "cache_mask_misaligned").line)
 
 
 def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head pos width"]) -> list[int | None]:
@@ -185,9 +179,10 @@ def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head 
     return [int(row.argmin()) if float(row.min()) <= limit else None for row in apart]
 
 
-def _join(found: FoundAttention) -> SourceLine | None:
-    """The line that puts the keys into the cache, or else the line that reads them."""
-    value = found.operands["k"].value if "k" in found.operands else found.first.inputs[1]
+def _join(found: FoundAttention, name: str) -> SourceLine | None:
+    """The line that puts the keys ("k") or values ("v") into the cache, or else the line that reads them."""
+    operand, at = found.operands.get(name), "kv".index(name) + 1
+    value = operand.value if operand is not None else found.first.inputs[at if found.kernel is not None else 1]
     for _ in range(12):
         if value.operation is None:
             break
@@ -197,24 +192,6 @@ def _join(found: FoundAttention) -> SourceLine | None:
             break
         value = value.operation.inputs[0]
     return found.first.line
-
-
-def _mask_line(found: FoundAttention, makers: Collection[str] = ()) -> SourceLine | None:
-    """The line that makes the mask with one of these operations, or else the line that masks or computes the scores."""
-    masks = [one for one in found.chain if one.name in _MASKS and len(one.inputs) > 1]
-    last = masks[-1] if masks else found.first
-    todo = list(last.inputs[3:] if found.kernel is not None else last.inputs[1:] if masks else ())
-    for _ in range(40 if makers else 0):
-        if todo and (operation := todo.pop(0).operation) is not None:
-            if operation.name in makers and not _keeps_axes(operation):
-                return operation.line
-            todo += operation.inputs
-    return last.line
-
-
-def _keeps_axes(operation: Operation) -> bool:
-    """Whether an operation that may add axes to a padding mask [batch, key] adds none."""
-    return operation.name in _ADDS_AXES and not len(operation.inputs[0].shape) == 2 < len(operation.result.shape)
 
 
 # Positions
@@ -273,7 +250,8 @@ def _line_of_positions(value: Value, n: int) -> SourceLine | None:
             continue
         if operation.name in _COUNTS and operation.result.shape.numel() == n:
             return operation.line
-        if operation.name in ("getitem", "narrow", "embedding") and cut is None:
+        is_cut = operation.name in ("getitem", "narrow", "embedding") and cut is None
+        if is_cut and any(one.shape.numel() > operation.result.shape.numel() for one in operation.inputs):
             cut = operation
         todo += operation.inputs
     return None if cut is None else cut.line
@@ -305,9 +283,10 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
             cause = _of_padding_mask(one.allowed.cpu(), seen, valid.cpu(), queries.cpu())
             if cause is not None:
                 hidden = (seen & ~valid[:, None, None].cpu()).expand_as(one.scores)
-                if cause[0] == "padding_not_masked" and (number := _number_at(one, hidden)) is not None:
+                number = _number_at(one, hidden) if cause[0] == "padding_not_masked" else None
+                if number is not None:
                     cause = "mask_too_small", f"The number at padded keys is {number:.3g}, too small to hide them."
-                return Cause(*cause, _mask_line(found, _MAKERS.get(cause[0], ())), one.layer)
+                return Cause(*cause, maker(found, cause[0], number or 0.0).line, one.layer)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:
         return None
@@ -385,18 +364,18 @@ def decoder_read_as_encoder(model: TokenModel) -> Iterator[Cause]:
             by_layer[one.layer].append((found, one))
     for layer, every in by_layer.items():
         if layer is not None and len(every) > 1 and all(one.pattern.shape[-1] == n for _, one in every):
-            found = every[-1][0]
             words = "The keys of its second attention come from the decoder's own stream, not from the encoder."
-            yield Cause("cross_attention_from_decoder", words, _projection(found) or found.first.line, layer)
+            one, other = (_projection(found) or found.first for found, _ in (every[-1], every[0]))
+            yield Cause("cross_attention_from_decoder", words, parting(one, other), layer)
 
 
-def _projection(found: FoundAttention) -> SourceLine | None:
-    """The line of the projection that makes the keys."""
+def _projection(found: FoundAttention) -> Operation | None:
+    """The projection that makes the keys."""
     todo = [found.operands["k"].value] if "k" in found.operands else []
     for _ in range(20):
         if not todo or (operation := todo.pop(0).operation) is None:
             return None
         if operation.name in ("linear", "addmm", "matmul") and any(one.is_weight for one in operation.inputs):
-            return operation.line
+            return operation
         todo += operation.inputs[:1]
     return None

@@ -39,7 +39,7 @@ from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
-from xformer.program.record import Recorder, watched
+from xformer.program.record import Recorder, source_of, watched
 from xformer.tape import Tape
 
 ARGUMENTS = {
@@ -474,7 +474,9 @@ class TokenModel:
         if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
             return True
         masks = [value for one in program.operations if one.name in _MASKING for value in one.inputs]
-        return any(not one.is_from_inputs and one.tensor is not None and _is_mask(one.tensor) for one in masks)
+        return any(
+            one.tensor is not None and _is_mask(one.tensor) for one in masks if not source_of(one).is_from_inputs
+        )
 
 
 _MASKING = {"masked_fill", "where", "add", "sub", "mul", "setitem", "scaled_dot_product_attention"}
@@ -504,18 +506,20 @@ def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
     return float((pattern[..., ahead] > 0).float().mean())
 
 
-def _is_triangle(buffer: Tensor) -> bool:
-    """Return whether a buffer is a causal mask: square, with one value below the diagonal and another above."""
+def _is_triangle(buffer: Tensor, diagonal: int = 0) -> bool:
+    """Return whether a buffer is a causal mask: square, with one value up to a diagonal and another above the next."""
     if buffer.dim() < 2 or buffer.shape[-1] != buffer.shape[-2] or buffer.shape[-1] < 3:
         return False
     square = buffer.reshape(-1, *buffer.shape[-2:])[0].float()
-    below, above = square[torch.ones_like(square).tril().bool()], square[torch.ones_like(square).triu(2).bool()]
+    every = torch.ones_like(square)
+    below, above = square[every.tril(diagonal).bool()], square[every.triu(diagonal + 2).bool()]
     return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
 
 
 def _is_mask(value: Tensor) -> bool:
-    """Return whether a tensor is a causal mask, or a transposed one."""
-    return _is_triangle(value) or (value.dim() > 1 and _is_triangle(value.mT))
+    """Return whether a tensor is a causal mask, one that hides the query's own position, or a transposed one."""
+    ways = (value, value.mT) if value.dim() > 1 else ()
+    return any(_is_triangle(one, diagonal) for one in ways for diagonal in (0, -1))
 
 
 class _DetachedCopies(TorchFunctionMode):

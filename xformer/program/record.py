@@ -126,6 +126,13 @@ class Program:
     """The returned tensors, in order."""
 
 
+def source_of(value: Value) -> Value:
+    """A value before it took the type, the device or the shape of another."""
+    while value.operation is not None and value.operation.name in ("type_as", "to", "expand_as", "view_as"):
+        value = value.operation.inputs[0]
+    return value
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in nested tuples, lists and dictionaries, in order."""
     return [one for _, one in named_tensors(value)]

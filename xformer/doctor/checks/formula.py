@@ -17,7 +17,7 @@ REMEDIES = {
     "heads": "write it so that {usual}",
     "key/value heads": "{usual}: repeat keys and values with repeat_interleave, not repeat",
     "bias": "the scores should be {usual}",
-    "rotary": "the positions should be {usual}",
+    "rotary": "write it as {usual}",
     "norm": "the norm should be {usual}",
     "residual": "the sum should be {usual}",
     "feed_forward": "the network should be {usual}, or have another function between its projections",

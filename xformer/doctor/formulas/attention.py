@@ -1,20 +1,18 @@
-"""The scale, the mask, the projections and the heads of one attention."""
+"""The scale, the softmax and the projections of one attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from xformer.adapters.attention import for_each_head
 from xformer.doctor.formulas.flow import Flow
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
-from xformer.doctor.formulas.heads import groups_of, heads_of, is_projection
-from xformer.doctor.formulas.numbers import OVER, TIMES, constants_before, factor_of
+from xformer.doctor.formulas.heads import equal_heads, groups_of, heads_of, is_projection, modules_of
+from xformer.doctor.formulas.masks import mask_of, product_of
+from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
 from xformer.doctor.formulas.positions import linear_bias
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
@@ -44,11 +42,6 @@ _ADDS = {
     "add", "sub", "masked_fill", "where", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "unflatten",
     "transpose", "permute", "contiguous", "clone", "to", "float", "type_as", "getitem",
 }  # fmt: skip
-_MASKS = {
-    "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "scaled_dot_product_attention",
-}  # fmt: skip
-_COMPARISONS = {"eq", "ne", "lt", "gt", "le", "ge", "logical_not", "bitwise_not", "invert"}
-_TRIANGLES = {"tril", "triu", "lt", "gt", "le", "ge"}
 _JOINS = {"cat", "concat", "stack", "hstack"}
 _SLICES = {
     "getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "split_with_sizes", "index_select",
@@ -77,7 +70,8 @@ class AttentionReader:
             return
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
         scale, mask, softmax = self._scale(heads, sides, seen), self._mask(found, seen), self._softmax(found)
-        projections, heads_read = self._projections(found, sides), heads_of(self._flow, found)
+        projections = self._projections(found, sides)
+        heads_read = modules_of(self._flow, heads) or equal_heads(found, seen) or heads_of(self._flow, found)
         groups = groups_of(self._flow, found, seen)
         yield from filter(None, (scale, mask, softmax, self._bias(found, seen), projections, groups, heads_read))
 
@@ -161,79 +155,18 @@ class AttentionReader:
         part = next((one.slice for one in every if one.slice is not None), value if operation.name in _SLICES else None)
         return _Scaled(first.source, abs(first.factor), first.by, any(one.is_learned for one in every), share, part)
 
-    # The mask
-
-    def _is_causal(self, found: FoundAttention) -> bool:
-        """Whether queries and keys are positions of the input over which the model is causal."""
-        if found.product is None:
-            sides = (
-                [self._flow.axes.of(value)[-2] for value in _operands(found).values()][:2]
-                if found.kernel is not None
-                else []
-            )
-        else:
-            sides = [found.product.rows, found.product.columns]
-        return bool(sides) and all(
-            any(atom.root.name.startswith(f"{self._causal_over}:") for atom in side) for side in sides
-        )
-
     def _mask(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
-        """Which keys a query sees in a causal model; None if that is no simple rule."""
-        if (
-            not self._is_causal(found)
-            or seen is None
-            or not seen.is_square
-            or not (seen.allowed == seen.allowed[:1, :1]).all()
-        ):
+        """Which keys a query sees, if queries and keys are positions of the input over which the model is causal."""
+        if found.product is not None:
+            sides = [found.product.rows, found.product.columns]
+        else:
+            sides = [self._flow.axes.of(value)[-2] for value in _operands(found).values()][:2]
+        over = f"{self._causal_over}:"
+        is_causal = all(any(atom.root.name.startswith(over) for atom in side) for side in sides)
+        if not is_causal or seen is None:
             return None
-        by = [one for one in found.chain if one.name in _MASKS]
-        operation, usual = by[-1] if by else found.first, "keys ≤ query"
-        if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
-            words = "softmax(scores) · mask"
-            return part_of("mask", words, "mask_after_softmax", found.pattern.operation, usual)
-        n, device = seen.allowed.shape[-1], seen.allowed.device
-        back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
-        rules = [(usual, "", back >= 0)]
-        rules += [(f"keys ≤ query + {m}", "mask_off_by_one", back >= -m) for m in range(1, min(n - 1, 4))]
-        rules += [("keys < query", "mask_excludes_itself", back > 0), ("keys > query", "mask_inverted", back < 0)]
-        rules += [("keys ≥ query", "mask_inverted", back <= 0)]
-        rules += [(f"query − {w} < keys ≤ query", "", (back >= 0) & (back < w)) for w in range(2, n)]
-        for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
-            for formula, cause, mask in rules:
-                if bool((allowed == mask).all()):
-                    by = _maker(operation, _COMPARISONS if cause == "mask_inverted" else _TRIANGLES)
-                    return part_of("mask", formula, cause, by if cause else operation, usual)
-        return self._weak_mask(found, seen, back >= 0, operation) if seen.allowed.all() else None
-
-    def _weak_mask(self, found: FoundAttention, seen: Watched, past: Tensor, operation: Operation) -> Formula:
-        """What is done to the scores where no key is hidden."""
-        usual = "−∞ at masked scores"
-        hidden = seen.scores.double()[..., ~past]
-        if hidden.numel() > 2 and bool((hidden == hidden.flatten()[0]).all()):
-            number = float(hidden.flatten()[0])
-            if number:
-                return part_of("mask", f"{number:g} at masked scores", "mask_too_small", operation, usual)
-            by = [one for one in found.chain if one.name in TIMES and factor_of(one) is None]
-            return part_of("mask", "scores · mask", "mask_multiplied", by[-1] if by else operation, usual)
-        after, product = self._after_product(found), _product(seen)
-        if after is not None and product is not None:
-            added = seen.scores.double() - product * after[0]
-            (low, high), (low_seen, high_seen) = (map(float, added[..., where].aminmax()) for where in (~past, past))
-            if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
-                number, operation = low - low_seen, _maker(operation, _TRIANGLES | _COMPARISONS)
-                if math.isclose(abs(number), 1, abs_tol=CLOSE):
-                    return part_of("mask", "scores + mask", "mask_added_as_bool", operation, usual)
-                return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", operation, usual)
-        values = [one.results[0] for one in (found.first, *found.chain)]
-        unused = [
-            one
-            for value in values
-            for one in self._flow.consumers[value]
-            if one.name in _MASKS and one not in found.chain
-        ]
-        unused = [one for one in unused if not any(self._flow.consumers[value] for value in one.results)]
-        by = unused[-1] if unused else operation
-        return part_of("mask", "every key", "mask_not_applied", by, "keys ≤ query")
+        after = self._after_product(found)
+        return mask_of(self._flow, found, seen, None if after is None else after[0])
 
     def _softmax(self, found: FoundAttention) -> Formula | None:
         """The axis of the softmax; None for a fused function."""
@@ -248,7 +181,7 @@ class AttentionReader:
 
     def _bias(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
         """What is added to the scores beside the mask, if it grows with the distance."""
-        product, after = (None if seen is None else _product(seen)), self._after_product(found)
+        product, after = (None if seen is None else product_of(seen)), self._after_product(found)
         if seen is None or product is None or after is None:
             return None
         sums = [one for one in found.chain if one.name in ("add", "sub")]
@@ -269,12 +202,6 @@ class AttentionReader:
             return part_of("projections", usual, "", None, usual)
         one = max((known[name].source for name in shared[0].split(" = ")), key=lambda operation: operation.index)
         return part_of("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
-
-
-def _maker(operation: Operation, names: Collection[str]) -> Operation:
-    """The operation that made a mask, the last with one of these names; else the last triangle; else what applies the mask."""
-    made = constants_before(operation)
-    return next((one for among in (names, _TRIANGLES) for one in made if one.name in among), operation)
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:
@@ -304,7 +231,7 @@ def _agrees(found: FoundAttention, seen: Watched, factor: float) -> bool:
     """Whether the recorded scores are the product of the recorded queries and keys times the factor, but for added terms."""
     if _is_multiple(found, factor):
         return True
-    product = _product(seen)
+    product = product_of(seen)
     if product is None:
         return False
     x, y = product[seen.allowed] * factor, seen.scores.double()[seen.allowed]
@@ -314,14 +241,6 @@ def _agrees(found: FoundAttention, seen: Watched, factor: float) -> bool:
         return True
     slope = float(((x - x.mean()) * (y - y.mean())).mean() / x.var(correction=0))  # with positions or a softcap added
     return abs(slope - 1) < 0.05
-
-
-def _product(seen: Watched) -> Float[Tensor, "batch head query key"] | None:
-    """q·kᵀ, as recorded."""
-    if seen.q is None or seen.k is None:
-        return None
-    product = seen.q.double() @ for_each_head(seen.k, seen.q.shape[1]).double().transpose(-2, -1)
-    return product if product.shape == seen.scores.shape else None
 
 
 def _is_multiple(found: FoundAttention, factor: float) -> bool:

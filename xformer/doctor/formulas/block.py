@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from xformer.adapters.module_map import Layers
-from xformer.doctor.formulas.flow import Flow, is_stream, same_size
+from xformer.doctor.formulas.flow import CASTS, SUMS, Flow, called_with, is_stream, same_size
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.norms import Norm, norms_of
 from xformer.program.attention import FoundAttention
@@ -129,7 +129,7 @@ class BlockReader:
         elif where == "after" and at.norm is None:
             yield from self._placed(after[0], f"after {_THE[name]}", told)
             formula = usual = f"norm(x + {function})"
-        elif inner is None:
+        elif inner is None and not at.is_last:
             formula = usual
         else:
             return
@@ -354,9 +354,25 @@ class BlockReader:
         is_post = bool(after) and not is_pre
         after += [other.first[0] for other in self.sublayers if other.first[0].index > one.last.index]
         after += self._flow.program.operations[-1:]
+        last = self._last_copy(one)
+        if last is not None:
+            return called_with(last, after[0])
         pair = (after[0], one.last) if is_post else (one.last, after[0])
-        functions = {(line.file, line.function) for line in pair[1].callers}
-        return next((line for line in pair[0].callers if (line.file, line.function) in functions), one.last.line)
+        return called_with(*pair)
+
+    def _last_copy(self, one: Sublayer) -> Operation | None:
+        """The last operation that copies the output of a sub-layer, or adds it to itself; None if there is none."""
+        value, last = one.left, None
+        functions = {(line.file, line.function) for line in one.last.callers}
+        while len(readers := self._flow.consumers[value]) in (1, 2):
+            by = readers[0]
+            roots = {self._flow.root(given) for given in by.inputs}
+            is_inside = any((line.file, line.function) in functions for line in by.callers[:1])
+            is_copy = by.name in CASTS or (by.name in SUMS and roots == {self._flow.root(value)})
+            if not is_copy or not is_inside:
+                break
+            value, last = by.result, by
+        return last
 
     def _lead(self, one: Sublayer, block: tuple[str, int] | None) -> Sublayer | None:
         """The first attention of the layer; without a module for each layer, the attention before a feed-forward network."""
@@ -432,6 +448,9 @@ class BlockReader:
                 name = _activation(gate, hidden, other)
                 if name:
                     return part_of("feed_forward", f"W₂·({name}(W₁·x) ⊙ W₃·x)", "", one.last, usual)
+                if at is not None and float((gate * other - hidden).abs().max()) <= CLOSE * float(hidden.abs().max()):
+                    by = given.operation or one.last
+                    return part_of("feed_forward", "W₂·(W₁·x ⊙ W₃·x)", "activation_missing", by, usual)
         return None
 
     def _with_bias(self, projection: Operation) -> Value:

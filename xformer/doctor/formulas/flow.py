@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from xformer.doctor.formulas.numbers import OVER, TIMES
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.record import Operation, Program, Value
+from xformer.program.record import Operation, Program, SourceLine, Value
 
 CASTS = {
     "to", "float", "double", "half", "bfloat16", "type", "type_as", "contiguous", "clone", "detach", "dropout", "dropout1d",
@@ -21,7 +21,7 @@ SAME_NUMBERS = CASTS | {
 """Operations that return the numbers of their first argument, in another type, order or shape."""
 COPIES = SAME_NUMBERS | {
     "getitem", "chunk", "split", "unbind", "narrow", "select", "tensor_split", "split_with_sizes", "repeat_interleave",
-    "repeat",
+    "repeat", "view_as_complex", "view_as_real",
 }  # fmt: skip
 """Operations that copy numbers, or some of them."""
 SUMS = {"add", "sub"}
@@ -80,6 +80,18 @@ class Flow:
             if value.operation is not None:
                 left += value.operation.inputs
         return seen
+
+
+def called_with(one: Operation, other: Operation) -> SourceLine | None:
+    """The line by which the innermost function that runs both operations runs the first."""
+    functions = {(line.file, line.function) for line in other.callers}
+    return next((line for line in one.callers if (line.file, line.function) in functions), one.line)
+
+
+def parting(one: Operation, other: Operation) -> SourceLine | None:
+    """The line at which the calls that lead to the first operation part from those to the other."""
+    pairs = zip(one.callers[::-1], other.callers[::-1], strict=False)
+    return next((line for line, its in pairs if line != its), one.line)
 
 
 def is_stream(value: Value) -> bool:

@@ -15,6 +15,7 @@ CAUSES_OF_FORMULAS = {
     "scale_other": "the scores have another scale than 1 / √d_head",
     "shared_projection": "one projection makes two of queries, keys and values",
     "heads_averaged": "the heads are averaged or added up, not concatenated",
+    "heads_equal": "all heads compute the same",
     "heads_interleaved": "a head takes every n-th feature of a projection, not adjacent ones",
     "attention_over_heads": "the heads of one position attend to each other, and no position to another",
     "split_without_transpose": "the heads are split without moving the positions behind them",
@@ -28,14 +29,19 @@ CAUSES_OF_FORMULAS = {
     "rotary_on_queries_only": "the queries are rotated by their positions, the keys are not",
     "rotary_on_keys_only": "the keys are rotated by their positions, the queries are not",
     "rotary_on_values": "the values are rotated by their positions",
+    "rotary_directions": "the queries are rotated in one direction and the keys in the other",
+    "rotary_differs": "queries and keys are rotated by other angles",
+    "rotary_no_rotation": "pairs of dimensions are not rotated, so that norms change with the position",
     "norm_over_positions": "the statistics of the norm are over the positions, not over the features alone",
     "norm_over_batch": "the statistics of the norm are over the batch, not over the features alone",
     "batch_norm": "the norm has statistics of the training over the batch and the positions, not of the features",
     "residual_missing": "the output of the sub-layer is not added to its input",
     "residual_other": "the output of the sub-layer is added to an earlier stream, not to its input",
     "residual_from_norm": "the normed input is added to the output of the sub-layer, not the input itself",
+    "norm_formula": "the features are divided by something else than their spread",
     "norm_kind": "the norm is of another kind than in the specification",
     "norm_place": "the norm is at another place than in the specification",
+    "norm_missing": "the sub-layer has no norm",
     "positions_other": "the positions are encoded in another way than in the specification",
     "activation_missing": "no function is between the two projections of the feed-forward network",
     "other_than_reference": "the code computes something else than the reference",
@@ -57,7 +63,8 @@ BREAKS_A_RULE = {
     "split_without_transpose", "merge_without_transpose", "mask_not_applied", "mask_inverted", "mask_off_by_one",
     "mask_added_as_bool", "mask_after_softmax", "mask_too_small", "mask_multiplied", "softmax_over_queries",
     "softmax_over_heads", "attention_over_batch", "key_value_head_order", "norm_over_positions", "norm_over_batch",
-    "positions_from_batch", "rotary_pairs_mixed", "rotary_on_queries_only", "rotary_on_keys_only", "dropout_in_eval",
+    "positions_from_batch", "rotary_pairs_mixed", "rotary_on_queries_only", "rotary_on_keys_only", "rotary_directions",
+    "rotary_no_rotation", "dropout_in_eval",
 }  # fmt: skip
 """Those that no correct model means. Other checks usually find what follows from them."""
 CLOSE = 1e-3
@@ -90,8 +97,10 @@ class Formula:
     usual: str
 
 
-def part_of(part: str, formula: str, cause: str, operation: Operation | None, usual: str) -> Formula:
-    """A part whose layer is not known yet, at an operation."""
-    line: SourceLine | None = None if operation is None else operation.line
+def part_of(
+    part: str, formula: str, cause: str, operation: Operation | None, usual: str, line: SourceLine | None = None
+) -> Formula:
+    """A part whose layer is not known yet, at an operation, or at another line."""
+    line = line if line is not None or operation is None else operation.line
     at, text = ("", "") if line is None else (str(line), line.text)
     return Formula(None, "" if operation is None else operation.address.module, part, formula, cause, at, text, usual)

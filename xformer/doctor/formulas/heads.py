@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.doctor.formulas.flow import Flow
+from xformer.doctor.formulas.flow import SAME_NUMBERS, Flow
 from xformer.doctor.formulas.formula import Formula, part_of
 from xformer.doctor.watch import Watched
 from xformer.program.attention import FoundAttention
@@ -167,6 +167,46 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
             return None
         value = operation.result
     return None
+
+
+def modules_of(flow: Flow, heads: Sequence[FoundAttention]) -> Formula | None:
+    """Read whether the outputs of heads that are modules are averaged or added up; None if they are not."""
+    outputs = {flow.root(one.z) for one in heads}
+    value = heads[0].z
+    for _ in range(_FAR if len(heads) > 1 else 0):
+        after = flow.consumers[value]
+        if len(after) != 1 or not after[0].results:
+            return None
+        operation = after[0]
+        joined = {flow.root(one) for one in operation.inputs} & outputs
+        if operation.name in ("add", "sub") and len(joined) > 1:
+            return part_of("heads", "the heads are added up", "heads_averaged", operation, CONCATENATED)
+        if operation.name == "stack":
+            over = [one for one in flow.consumers[operation.result] if one.name in ("mean", "sum")]
+            at = argument(operation, 1, "dim", 0) % len(operation.result.shape)
+            dims = [argument(one, 1, "dim") for one in over]
+            if len(over) == 1 and isinstance(dims[0], int) and dims[0] % len(operation.result.shape) == at:
+                words = "averaged" if over[0].name == "mean" else "added up"
+                return part_of("heads", f"the heads are {words}", "heads_averaged", over[0], CONCATENATED)
+            return None
+        if operation.name not in SAME_NUMBERS:
+            return None
+        value = operation.result
+    return None
+
+
+def equal_heads(found: FoundAttention, seen: Watched | None) -> Formula | None:
+    """That all heads compute the same; None if they do not, or if that is not known."""
+    parts = [] if seen is None else [seen.q, seen.k, seen.v]
+    if found.layout.n_heads < 2 and (seen is None or seen.pattern.shape[1] < 2):
+        return None
+    if not parts or any(
+        one is None or one.shape[1] < 2 or not one.any() or len(set(owners(one[0]))) > 1 for one in parts
+    ):
+        return None
+    return part_of(
+        "heads", "every head has the same queries, keys and values", "heads_equal", found.first, CONCATENATED
+    )
 
 
 def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formula | None:

@@ -23,6 +23,8 @@ _FUSED = {
 _REDUCTIONS = {"mean": 1, "var": 1, "std": 1, "var_mean": 1, "std_mean": 1, "sum": 1, "norm": 2, "vector_norm": 2}
 """Functions of a statistic, and the place of the argument with its axes."""
 _POWERS = {"pow", "square", "abs"}
+OTHER = "no norm"
+"""What multiplies or divides numbers by another function of their statistics than a norm does."""
 _CLOSE, _MAX_EPSILON = 0.03, 1e-3
 """Largest relative difference between the square by which numbers were divided and their own, but for ε; and largest ε."""
 
@@ -32,7 +34,7 @@ class Norm:
     """A norm.
 
     Attributes:
-        kind: "layer norm", "RMS norm", "L2 norm", "batch norm" or "instance norm".
+        kind: "layer norm", "RMS norm", "L2 norm", "batch norm", "instance norm", or `OTHER`.
         x: Its input.
         result: Its result, with weight and bias.
         over: What its statistics are over: "features", "positions" and "batch".
@@ -50,6 +52,8 @@ class Norm:
         """What is unusual in it, a key of `CAUSES_OF_FORMULAS`; "" for nothing."""
         if self.kind == "batch norm":
             return "batch_norm"
+        if self.kind == OTHER:
+            return "norm_formula"
         return next((f"norm_over_{one}" for one in ("positions", "batch") if one in self.over), "")
 
 
@@ -133,6 +137,9 @@ def _written(flow: Flow, operation: Operation, statistics: dict[Value, list[Oper
             n = math.prod(x.shape[one] for one in dims)
             kind = "RMS norm" if any(math.isclose(one.value, n**0.5, rel_tol=_CLOSE) for one in following) else kind
         over = _names(flow, x, sorted({*dims, *(centred or ())}))
+        is_learned = any(one.operation is not None and flow.projected(one.operation) is not None for one in above)
+        if kind == OTHER and (over != ("features",) or spread.shape[-1:] != (1,) or is_learned):
+            continue
         if kind and over:
             by = [
                 one
@@ -176,7 +183,9 @@ def _without_weights(flow: Flow, value: Value, statistics: dict[Value, list[Oper
 def _kind(
     x: Tensor, bare: Tensor, numbers: Tensor | None, y: Tensor, centred: tuple[int, ...] | None, dims: tuple[int, ...]
 ) -> str:
-    """What divides numbers by the spread of x over these axes, if y is the result; "" if it is another spread.
+    """What divides numbers by the spread of x over these axes, if y is the result; `OTHER` if it is not the spread.
+
+    "" if that cannot be said.
 
     Args:
         x: The input.
@@ -208,7 +217,7 @@ def _kind(
             epsilon = float(added.median().clamp(0, _MAX_EPSILON))
             if bool(((added - epsilon).abs() <= _CLOSE * divisor.square()).all()) and bool(spread.any()):
                 return named
-    return ""
+    return OTHER
 
 
 def _with_weights(flow: Flow, value: Value) -> Value:

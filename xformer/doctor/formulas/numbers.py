@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from xformer.program.record import Operation, Value
+from xformer.program.record import Operation, Value, source_of
 
 TIMES, OVER = {"mul", "multiply"}, {"div", "divide", "true_divide"}
 
@@ -36,18 +36,11 @@ def constants_before(operation: Operation) -> list[Operation]:
     reached, new = set[Operation](), [operation]
     while new:
         made = {
-            source.operation for one in new for value in one.inputs if not (source := _source(value)).is_from_inputs
+            source.operation for one in new for value in one.inputs if not (source := source_of(value)).is_from_inputs
         }
         new = [one for one in made if one is not None and one not in reached]
         reached.update(new)
     return sorted(reached, key=lambda one: -one.index)
-
-
-def _source(value: Value) -> Value:
-    """A value before it took the type, the device or the shape of another."""
-    while value.operation is not None and value.operation.name in ("type_as", "to", "expand_as", "view_as"):
-        value = value.operation.inputs[0]
-    return value
 
 
 def constant(given: object) -> tuple[float | None, bool]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.doctor.formulas.flow import COPIES
+from xformer.doctor.formulas.flow import COPIES, Flow, called_with
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import constants_before
 from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import watch
-from xformer.program.record import Operation, Value
+from xformer.doctor.watch import Watched, watch
+from xformer.program.record import Operation, SourceLine, Value
 
 LEARNED, NONE = "one learned vector for each position", "none"
 
@@ -65,19 +66,30 @@ def _table(value: Value, n: int) -> str:
     return value.name if not value.is_from_inputs and rows >= n else ""
 
 
-def from_batch(operation: Operation, n_rows: int) -> Formula | None:
+def from_batch(flow: Flow, operation: Operation, n_rows: int) -> Formula | None:
     """The sum that adds row b of a table to text b of a batch; None if it does not.
 
     Args:
+        flow: The data flow.
         operation: A sum before the first attention.
         n_rows: The number of texts in the batch, at least 2.
     """
-    for value in operation.inputs:
-        table, shape = value.tensor, value.shape
-        is_row = len(shape) > 2 and shape[0] == n_rows and shape.numel() == n_rows * shape[-1]
-        if is_row and not value.is_from_inputs and table is not None and not torch.equal(table[0], table[1]):
-            formula = "row b of the positions for text b of the batch"
-            return part_of("positions", formula, "positions_from_batch", _counted(operation, n_rows), LEARNED)
+    streams = [one for one in operation.inputs if one.is_from_inputs and one.shape == operation.result.shape]
+    for value in operation.inputs if streams else ():
+        axes = flow.axes.of(streams[0])
+        roots = [
+            axis[0].root.name.rpartition(":")[2] if len(axis) == 1 and axis[0].origin == "input" else ""
+            for axis in axes
+        ]
+        at, table = (roots.index("0") if "0" in roots else None), value.tensor
+        if at is None or value.is_from_inputs or table is None or value.shape.numel() != n_rows * value.shape[-1]:
+            continue
+        at += len(value.shape) - len(axes)
+        if at < 0 or value.shape[at] != n_rows or torch.equal(table.select(at, 0), table.select(at, 1)):
+            continue
+        formula = "row b of the positions for text b of the batch"
+        by = _counted(operation, n_rows)
+        return part_of("positions", formula, "positions_from_batch", by, LEARNED)
     return None
 
 
@@ -130,30 +142,56 @@ def _slopes(n: int, *, is_interleaved: bool = True) -> Iterator[float]:
     yield from [*every[1::2], *every[::2]][:n]
 
 
-def no_positions(model: TokenModel, run: ModelCall, sums: Sequence[Operation]) -> Formula | None:
-    """That nothing depends on the positions: with one token everywhere, no layer tells them apart; None otherwise.
+def no_positions(model: TokenModel, run: ModelCall, flow: Flow, sums: Sequence[Operation]) -> Iterator[Formula]:
+    """Which stacks do not depend on the positions: with one token everywhere, no layer tells them apart.
 
     `sums` are the sums before the first attention.
     """
     n = run.tokens.shape[1]
-    if run.target is not None or model.reads_images or n < 4:
-        return None
-    same = run.with_read(run.tokens[:, :1].expand(-1, n).clone())
+    n_target = 0 if run.target is None else run.target.shape[1]
+    if n_target == n:
+        n_target -= 1
+    if model.reads_images or n < 4 or 0 < n_target < 4:
+        return
+    same = replace(run.with_read(run.tokens[:, :1]), tokens=run.tokens[:, :1].expand(-1, n).clone(), valid=None)
+    if run.target is not None:
+        same = replace(same, target=run.target[:, :1].expand(-1, n_target).clone())
     seen = watch(model, same)
-    if not seen or not _is_constant(model.logits(same), -2):
-        return None
-    for one in seen:
-        if one.q is None or one.k is None or one.v is None or one.scores.shape[-2:] != (n, n):
-            return None
-        scores = one.scores.masked_fill(~one.allowed, 0.0) + one.scores[..., :1, :1] * ~one.allowed
-        if not all(_is_constant(part, -2) for part in (one.q, one.k, one.v)) or not _is_constant(
-            scores.flatten(-2), -1
-        ):
-            return None
-    rows = (one for one in sums for value in one.inputs if not value.is_from_inputs and value.shape[-2:-1] == (n,))
-    by = next((_counted(one, n) for one in rows), None)  # the same row for each position
-    cause = "" if model.causal else "positions_missing"
-    return part_of("positions", NONE, cause, by, "positions that are added or rotated")
+    for length, is_last in {n: not n_target, n_target: True}.items():
+        ones = [one for one in seen if one.scores.shape[-2:] == (length, length)]
+        if not ones or not all(map(_has_no_positions, ones)):
+            continue
+        if is_last and not _is_constant(model.logits(same), -2):
+            continue
+        by, line = _unplaced(flow, sums, length)
+        cause = "" if is_last and model.causal else "positions_missing"
+        yield part_of("positions", NONE, cause, by, "positions that are added or rotated", line)
+
+
+def _has_no_positions(one: Watched) -> bool:
+    """Whether an attention of equal tokens has equal queries, keys, values and scores."""
+    scores = one.scores.masked_fill(~one.allowed, 0.0) + one.scores[..., :1, :1] * ~one.allowed
+    parts = (one.q, one.k, one.v)
+    return all(part is not None and _is_constant(part, -2) for part in parts) and _is_constant(scores.flatten(-2), -1)
+
+
+def _unplaced(flow: Flow, sums: Sequence[Operation], n: int) -> tuple[Operation | None, SourceLine | None]:
+    """What adds the same row at each position, or a sum that nothing reads, or else what embeds `n` tokens; its line."""
+    for one in sums:
+        if not flow.consumers[one.result]:
+            return one, called_with(one, next(iter(flow.axes.products), one))
+        rows = [value for value in one.inputs if not value.is_from_inputs and len(value.shape) > 1]
+        if any(value.shape[-2:-1] == (n,) for value in rows):
+            return (by := _counted(one, n)), by.line
+        if any(value.operation is not None and value.shape.numel() == value.shape[-1] for value in rows):
+            return one, one.line
+    embeds = [one for one in flow.program.operations if one.name in ("embedding", "getitem") and one.results]
+    embeds = [
+        one for one in embeds if any(value.is_from_inputs and not value.dtype.is_floating_point for value in one.inputs)
+    ]
+    by = next((one for one in embeds if n in one.result.shape), None)
+    mixes = (one for one in flow.axes.products if by is not None and one.index > by.index and n in one.result.shape)
+    return by, None if by is None else called_with(by, next(mixes, by))
 
 
 def _is_constant(value: Tensor, dim: int) -> bool:

@@ -53,24 +53,23 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     ]
     found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     first = every[0][0].first.index if every else 0
-    return [*_positions(model, run, program, first, found), *found, *block.parts(), *_dropout(program)]
+    return [*_positions(model, run, flow, first, found), *found, *block.parts(), *_dropout(program)]
 
 
 def _positions(
-    model: TokenModel, run: ModelCall, program: Program, first: int, attentions: list[Formula]
+    model: TokenModel, run: ModelCall, flow: Flow, first: int, attentions: list[Formula]
 ) -> Iterator[Formula]:
     """How a model knows the positions of its tokens, but for what is in its attentions."""
-    weights, sums = (
-        dict(model.module.named_parameters()),
-        [one for one in program.operations[:first] if one.name == "add"],
-    )
+    weights = dict(model.module.named_parameters())
+    sums = [one for one in flow.program.operations[:first] if one.name == "add"]
     found = next(filter(None, (added(one, weights) for one in sums)), None)
     if found is None and len(run.tokens) > 1:
-        found = next(filter(None, (from_batch(one, len(run.tokens)) for one in sums)), None)
-    if found is None and first and not any(one.part in ("rotary", "bias") for one in attentions):
-        found = no_positions(model, run, sums)
+        found = next(filter(None, (from_batch(flow, one, len(run.tokens)) for one in sums)), None)
     if found is not None:
         yield found
+    is_elsewhere = found is not None and run.target is None
+    if first and not is_elsewhere and not any(one.part in ("rotary", "bias") for one in attentions):
+        yield from no_positions(model, run, flow, sums)
 
 
 def _dropout(program: Program) -> Iterator[Formula]:

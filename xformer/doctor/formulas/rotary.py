@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from xformer.doctor.formulas.block import BlockReader
-from xformer.doctor.formulas.flow import COPIES, Flow, is_stream
+from xformer.doctor.formulas.flow import CASTS, COPIES, Flow, called_with, is_stream
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import TIMES, constants_before, factor_of
 from xformer.program.attention import FoundAttention
@@ -19,6 +19,8 @@ from xformer.program.record import Operation, Value
 
 _REPEATS = {"repeat_interleave", "repeat", "cat", "concat", "stack"}
 _USUAL = "q and k rotated by the same angles, v not"
+_SKEWED = "x₁·a + x₂·b and x₁·c + x₂·d, where a, b, c and d are no cos and sin of one angle"
+_ROTATED = "x₁·cos − x₂·sin and x₂·cos + x₁·sin for each pair"
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class Rotation:
         width: The number of dimensions that are rotated.
         first: The position of the first token, 0 or 1; None if it is another number.
         base: The base of the geometric frequencies; None if they are no such frequencies.
+        sign: 1 if later positions are rotated from the first dimension of a pair to the second, else −1.
     """
 
     pairs: str
     width: int
     first: int | None
     base: float | None
+    sign: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class _Turned:
     """What happens to queries, keys or values between their projection and their product."""
 
     kind: str
-    """"rotated", "mixed" for tables of other pairs than those that are rotated, or "plain"."""
+    """"rotated", "mixed" for tables of other pairs than those that are rotated, "skewed" for no rotation, or "plain"."""
     rotation: Rotation | None = None
     operation: Operation | None = None
     """The operation that computes the rotated numbers."""
@@ -64,20 +68,37 @@ class RotaryReader:
                 return None
         else:
             values = {name: operand.value for name, operand in found.operands.items()}
+        at = found.first
         turned = {name: one for name, value in values.items() if (one := self._turned(value)) is not None}
         kinds = {name: one.kind for name, one in turned.items()}
         mixed = next((one for one in turned.values() if one.kind == "mixed"), None)
         if mixed is not None:
             return part_of("rotary", "cos and sin of other pairs", "rotary_pairs_mixed", mixed.operation, _USUAL)
-        if kinds.get("v") == "rotated":
-            return part_of("rotary", "v rotated", "rotary_on_values", turned["v"].operation, _USUAL)
+        skewed = next((one for one in turned.values() if one.kind == "skewed"), None)
+        if skewed is not None:
+            return part_of("rotary", _SKEWED, "rotary_no_rotation", skewed.operation, _ROTATED)
+        if (v := turned.get("v")) is not None and v.operation is not None:
+            line = called_with(v.operation, at)
+            return part_of("rotary", "v rotated", "rotary_on_values", v.operation, _USUAL, line)
+        is_self = len({frozenset(self._block.inputs_of(value)) for value in values.values()}) == 1
         for one, other, cause in ("q", "k", "rotary_on_queries_only"), ("k", "q", "rotary_on_keys_only"):
-            is_self = len({frozenset(self._block.inputs_of(value)) for value in values.values()}) == 1
-            if (kinds.get(one), kinds.get(other)) == ("rotated", "plain") and is_self:
-                return part_of("rotary", f"{one} rotated, {other} not", cause, turned[one].operation, _USUAL)
+            by = turned[one].operation if one in turned else None
+            if (kinds.get(one), kinds.get(other)) == ("rotated", "plain") and is_self and by is not None:
+                beside = self._beside(by, values[other])
+                line = called_with(by, at) if beside is None else beside.line
+                return part_of("rotary", f"{one} rotated, {other} not", cause, by, _USUAL, line)
         q, k = turned.get("q"), turned.get("k")
-        if q is None or k is None or q.rotation is None or q.rotation != k.rotation:
+        if q is None or k is None or q.rotation is None or k.rotation is None or k.operation is None:
             return None
+        if q.rotation != k.rotation:
+            if not is_self:
+                return None
+            is_reversed = replace(q.rotation, sign=-q.rotation.sign) == k.rotation
+            cause = "rotary_directions" if is_reversed else "rotary_differs"
+            formula = (
+                "q rotated by θ, k by −θ" if is_reversed else f"q by {_words(q.rotation)}; k by {_words(k.rotation)}"
+            )
+            return part_of("rotary", formula, cause, k.operation, _USUAL)
         return part_of("rotary", f"q and k rotated by {_words(q.rotation)}", "", q.operation, _USUAL)
 
     def _turned(self, value: Value) -> _Turned | None:
@@ -92,9 +113,7 @@ class RotaryReader:
         before = self._before(value)
         if before is None or before.tensor is None or value.tensor is None or operation is None:
             return None
-        x, y = (
-            one.flatten(-2) if one.shape[-1] == 2 else one for one in (before.tensor.double(), value.tensor.double())
-        )
+        x, y = (_real(one) for one in (before.tensor, value.tensor))
         axes = self._flow.axes.of(before)
         places = [
             at
@@ -110,7 +129,8 @@ class RotaryReader:
         tables = [one for one in self._tables(value, before) if one.shape.numel() == x.shape[1] * x.shape[2]]
         mixed = _mixed(x, y, [t.double().reshape(x.shape[1:]) for one in tables if (t := one.tensor) is not None])
         if mixed is None:
-            return None
+            wrong = _skewed(x, y)
+            return None if wrong is None else _Turned("skewed", None, self._skewing(value, before, wrong))
         made = {
             by for table in tables if table.operation for by in (table.operation, *constants_before(table.operation))
         }
@@ -119,6 +139,30 @@ class RotaryReader:
         }
         by = [one for one in made if one.name in _REPEATS] if mixed else [one for one in turning if one.name in COPIES]
         return _Turned("mixed", None, min(by, key=lambda one: one.index, default=operation))
+
+    def _beside(self, operation: Operation, value: Value) -> Operation | None:
+        """The operation that copies a value in the function that rotates another; None if that function does not."""
+        functions = [(line.file, line.function) for line in operation.callers[:1]]
+        while (by := value.operation) is not None and by.name in COPIES:
+            if by.name not in CASTS and [(line.file, line.function) for line in by.callers[:1]] == functions:
+                return by
+            value = by.inputs[0]
+        return None
+
+    def _skewing(self, value: Value, before: Value, wrong: int) -> Operation | None:
+        """The operation that makes no rotation: a table that stands for both cos and sin, or the sum with another sign."""
+        tables = [one for one in self._tables(value, before) if one.operation is not None and one.tensor is not None]
+        for i, table in enumerate(tables):
+            if any(_is_equal(table.tensor, one.tensor) and one.operation is not table.operation for one in tables[:i]):
+                return max((one for one in tables if _is_equal(one.tensor, table.tensor)), key=_index).operation
+        made = [one for one in self._flow.before([value], without=before) if one.is_from_inputs]
+        sums = sorted((one for one in made if one.operation and one.operation.name in ("add", "sub")), key=_index)
+        joined = [
+            one for one in made if one.operation and one.operation.name in _REPEATS and _index(one) < _index(sums[0])
+        ]
+        if len(sums) > 1:
+            return sums[min(wrong, len(sums) - 1)].operation
+        return (joined or sums or [value])[0].operation
 
     def _is_projected(self, value: Value) -> bool:
         """Whether a value is a part of what a projection or a norm returned, with a bias."""
@@ -169,6 +213,20 @@ class RotaryReader:
             if one.operation is not None and one.operation.name in TIMES and self._is_of_projection(one):
                 found += [other for other in one.operation.inputs if not self._is_of_projection(other)]
         return [one for one in found if one.tensor is not None and one.shape.numel() > 1]
+
+
+def _real(x: Tensor) -> Float[Tensor, "*batch width"]:
+    """Numbers, complex numbers or pairs of numbers, as adjacent numbers."""
+    x = torch.view_as_real(x) if x.is_complex() else x
+    return (x.flatten(-2) if x.shape[-1] == 2 else x).double()
+
+
+def _index(value: Value) -> int:
+    return -1 if value.operation is None else value.operation.index
+
+
+def _is_equal(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and torch.equal(one, other)
 
 
 def _words(rotation: Rotation) -> str:
@@ -230,7 +288,7 @@ def _angles(x: Tensor, y: Tensor, pairs: str, width: int) -> Rotation | None:
         ),
         None,
     )
-    return Rotation(pairs, width, first, _base(frequency, width))
+    return Rotation(pairs, width, first, _base(frequency, width), sign)
 
 
 def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
@@ -246,6 +304,41 @@ def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
     base = rounded if math.isclose(base, rounded, rel_tol=0.02) else base
     expected = base ** (-2 * torch.arange(len(frequency), dtype=frequency.dtype, device=frequency.device) / width)
     return base if bool(((frequency - expected).abs() <= 0.01 * expected + 1e-6).all()) else None
+
+
+def _skewed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]) -> int | None:
+    """Which of the two sums of a pair has another sign, if y mixes pairs of x by numbers of each position but rotates none.
+
+    None if y is something else.
+    """
+    d, n_rows = x.shape[-1], x.shape[0]
+    same = (x == y).flatten(0, -2).all(dim=0)  # [width], of dimensions that are not mixed
+    for width in range(2, d + 1, 2) if n_rows > 2 else ():
+        for start in {0, d - width}:
+            if not (same[:start].all() and same[start + width :].all()):
+                continue
+            for pairs, after in (("halves", "halves"), ("neighbours", "neighbours"), ("neighbours", "halves")):
+                given, made = (
+                    torch.view_as_real(_arranged(one[..., start : start + width], of)).permute(1, 2, 0, 3)
+                    for one, of in ((x, pairs), (y, after))
+                )  # [pos, pair, row, 2]
+                matrix = torch.linalg.lstsq(given, made).solution  # [pos, pair, 2, 2], y = x · matrix
+                if float((given @ matrix - made).abs().max()) > CLOSE * float(y.abs().max()):
+                    continue
+                (a, c), (b, e) = matrix[1:].permute(2, 3, 0, 1)  # y₁ = a·x₁ + b·x₂, y₂ = c·x₁ + e·x₂
+                size = float(matrix.abs().max())
+                is_mixed = bool((b.abs() > CLOSE * size).any() and (c.abs() > CLOSE * size).any())
+                if not is_mixed or float((matrix - matrix[:1]).abs().max()) < 10 * CLOSE * size:
+                    return None
+                turned = torch.complex(a, c)
+                is_turned = max(float((a - e).abs().max()), float((b + c).abs().max())) < 10 * CLOSE * size
+                is_mirrored = max(float((a + e).abs().max()), float((b - c).abs().max())) < 10 * CLOSE * size
+                angle = (turned / turned.abs().clamp(min=1e-30)).square()
+                is_still = float((angle - angle[:1]).abs().max()) < 100 * CLOSE
+                if (is_turned or is_mirrored) and not is_still:
+                    return None
+                return 0 if float(b[0, 0]) > 0 else 1
+    return None
 
 
 def _mixed(

@@ -47,9 +47,12 @@ def against(found: Sequence[Formula], spec: str | Sequence[Formula]) -> Iterator
 def _against(one: Formula, meant: Architecture) -> Formula:
     """A part without a cause, with that of its difference from an architecture."""
     if one.part == "norm":
-        cause = "norm_place" if f", {meant.place} " not in one.formula else ""
-        cause = cause if one.formula.startswith(meant.norm) else "norm_kind"
+        cause = "" if one.formula.startswith(meant.norm) else "norm_kind"
         return replace(one, cause=cause, usual=f"{meant.norm} over the features, {meant.place} each sub-layer")
+    if one.part == "residual":
+        name = next(name for name in ("attention", "feed_forward") if name in one.formula)
+        usual = f"x + {name}(norm(x))" if meant.place == "before" else f"norm(x + {name}(x))"
+        return replace(one, cause=_norms_apart(one.formula, usual), usual=usual)
     if one.part in _POSITIONS:
         cause = "" if _positions_of(one) == meant.positions else _other_positions(one)
         if not cause and meant.positions == SINUSOIDS != one.formula:
@@ -67,12 +70,15 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
     left, wanted = defaultdict[tuple[int | None, str], list[Formula]](list), {one.part for one in reference}
     for one in reference:
         left[one.layer, one.part].append(one)
+    has_places = any(one.part == "residual" for one in found)
     for one in found:
         same = left[one.layer, one.part]
         if same:
             other = same.pop(0)
-            is_same = one.formula == other.formula or (
-                one.part == "scale" and one.cause == other.cause != "scale_other"
+            is_same = (
+                one.formula == other.formula
+                or (one.part == "scale" and one.cause == other.cause != "scale_other")
+                or (one.part == "norm" and has_places and _kind(one) == _kind(other))
             )
             cause = one.cause or _difference(one, other)
             yield replace(one, cause="" if is_same else cause, usual=other.formula)
@@ -86,8 +92,21 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
 def _difference(one: Formula, other: Formula) -> str:
     """The name of how a part differs from that of a reference."""
     if one.part == "norm":
-        return "norm_kind" if one.formula.partition(" over")[0] != other.formula.partition(" over")[0] else "norm_place"
+        return "norm_kind" if _kind(one) != _kind(other) else "norm_place"
+    if one.part == "residual":
+        return _norms_apart(one.formula, other.formula)
     return "positions_missing" if one.formula == NONE else "other_than_reference"
+
+
+def _kind(norm: Formula) -> str:
+    return norm.formula.partition(", ")[0]
+
+
+def _norms_apart(formula: str, meant: str) -> str:
+    """The cause of a residual that is another but for its norms; "" for none."""
+    if formula == meant:
+        return ""
+    return "norm_place" if "norm(" in formula else "norm_missing"
 
 
 def _positions_of(one: Formula) -> str:

@@ -1,0 +1,182 @@
+"""The mask of an attention: which keys a query sees, and the operations that made it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from xformer.adapters.attention import for_each_head
+from xformer.doctor.formulas.flow import CASTS, Flow
+from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
+from xformer.doctor.formulas.numbers import TIMES, factor_of
+from xformer.doctor.watch import Watched
+from xformer.program.attention import FoundAttention
+from xformer.program.record import Operation, Value, source_of
+
+USUAL = "keys ≤ query"
+APPLIED = {
+    "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "baddbmm", "addbmm",
+    "scaled_dot_product_attention",
+}  # fmt: skip
+"""Operations that apply a mask to scores."""
+_COMPARISONS = {"eq", "ne", "lt", "gt", "le", "ge", "logical_not", "bitwise_not", "invert", "rsub"}
+_TRIANGLES = {"tril", "triu", "lt", "gt", "le", "ge", "tril_indices", "triu_indices"}
+_MAKERS = {
+    "padding_inverted": _COMPARISONS | {"sub", "masked_fill"},
+    "padding_on_queries": {"getitem", "unsqueeze", "view", "reshape"},
+    "padding_in_head_order": {"repeat", "tile", "cat", "stack", "repeat_interleave"},
+    "padding_not_masked": {"masked_fill", "where", "add", "sub", "mul", "setitem"},
+    "cache_mask_misaligned": _TRIANGLES | {"cat", "concat", "hstack", "pad"},
+    "cache_not_masked": {"cat", "concat", "hstack", "pad", "zeros", "ones", "full"},
+    "mask_off_by_one": _TRIANGLES,
+    "mask_excludes_itself": _TRIANGLES,
+}
+"""The operations that make a wrong mask, by its cause."""
+_FAR = 60
+"""Largest number of operations between a mask and the tensors that it is made of."""
+
+
+def maker(found: FoundAttention, cause: str, number: float = 0.0) -> Operation:
+    """The operation that makes a mask wrong; that which applies the mask or computes the scores if none is known.
+
+    Args:
+        found: An attention.
+        cause: What is wrong in its mask, a key of `CAUSES_OF_FORMULAS` or `CAUSES_OF_CHECKS`.
+        number: What is added to masked scores or written there, for "mask_too_small".
+    """
+    applied = [one for one in found.chain if one.name in APPLIED]
+    last = applied[-1] if applied else found.first
+    made = _made(found)
+    if cause == "mask_too_small":
+        is_maker = (one for one in (*applied[::-1], *made) if _has_number(one, number))
+    elif cause == "mask_inverted":
+        is_maker = iter(_comparisons(made) or [one for one in made if one.name in _TRIANGLES])
+    else:
+        names = _MAKERS.get(cause, set())
+        is_maker = (one for one in made if one.name in names and not _keeps_axes(one, cause))
+    return next(is_maker, last)
+
+
+def _made(found: FoundAttention) -> list[Operation]:
+    """The operations that made what masks the scores, the last first."""
+    scores = {value for one in (found.first, *found.chain) for value in one.results}
+    left: list[Value] = []
+    for one in (found.first, *found.chain):
+        if one is found.kernel:
+            left += one.inputs[3:]
+        elif one is not found.first:
+            left += [value for value in one.inputs if value not in scores] if one.name in APPLIED else []
+        elif one.name in ("baddbmm", "addbmm"):
+            left += one.inputs[:1]
+    reached = list[Operation]()
+    while left and len(reached) < _FAR:
+        operation = source_of(left.pop(0)).operation
+        if operation is not None and operation not in reached:
+            reached.append(operation)
+            left += operation.inputs
+    return sorted(reached, key=lambda one: -one.index)
+
+
+def _comparisons(made: Sequence[Operation]) -> list[Operation]:
+    """The comparisons among operations that made a mask, the one that inverts it first.
+
+    If the last one reads what is 1 at later keys, and so takes 1 for what is shown, then it is the one before that is wrong.
+    """
+    found = [one for one in made if one.name in _COMPARISONS]
+    while len(found) > 1 and (mask := found[0].inputs[0].tensor) is not None and mask.dim() > 1:
+        square = mask.reshape(-1, *mask.shape[-2:])[0].bool()
+        if not torch.equal(square, torch.ones_like(square).triu(1)):
+            break
+        found.pop(0)
+    return found
+
+
+def _has_number(operation: Operation, number: float) -> bool:
+    """Whether a number is an argument of an operation."""
+    given = (*operation.args, *operation.kwargs.values())
+    return any(
+        isinstance(one, int | float)
+        and not isinstance(one, bool)
+        and math.isclose(abs(one), abs(number), rel_tol=CLOSE)
+        for one in given
+    )
+
+
+def _keeps_axes(operation: Operation, cause: str) -> bool:
+    """Whether an operation that may add axes to a padding mask [batch, key] adds none."""
+    is_added = len(operation.inputs[0].shape) == 2 < len(operation.result.shape) if operation.inputs else False
+    return cause == "padding_on_queries" and not is_added
+
+
+def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | None) -> Formula | None:
+    """Which keys a query sees in a causal attention; None if that is no simple rule.
+
+    Args:
+        flow: The data flow.
+        found: An attention of queries and keys over the same positions.
+        seen: Its recorded tensors.
+        factor: The factor between q·kᵀ and the scores; None if it is no number.
+    """
+    if not seen.is_square or not (seen.allowed == seen.allowed[:1, :1]).all():
+        return None
+    if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
+        by = flow.root(found.pattern, CASTS).operation
+        return part_of("mask", "softmax(scores) · mask", "mask_after_softmax", by, USUAL)
+    n, device = seen.allowed.shape[-1], seen.allowed.device
+    back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
+    rules = [(USUAL, "", back >= 0)]
+    rules += [(f"keys ≤ query + {m}", "mask_off_by_one", back >= -m) for m in range(1, min(n - 1, 4))]
+    rules += [("keys < query", "mask_excludes_itself", back > 0), ("keys > query", "mask_inverted", back < 0)]
+    rules += [("keys ≥ query", "mask_inverted", back <= 0)]
+    rules += [(f"query − {w} < keys ≤ query", "", (back >= 0) & (back < w)) for w in range(2, n)]
+    for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
+        for formula, cause, mask in rules:
+            if bool((allowed == mask).all()):
+                return part_of("mask", formula, cause, maker(found, cause), USUAL)
+    return _weak_mask(flow, found, seen, back >= 0, factor) if seen.allowed.all() else None
+
+
+def _weak_mask(flow: Flow, found: FoundAttention, seen: Watched, past: Tensor, factor: float | None) -> Formula:
+    """What is done to the scores where no key is hidden."""
+    usual = "−∞ at masked scores"
+    hidden = seen.scores.double()[..., ~past]
+    if hidden.numel() > 2 and bool((hidden == hidden.flatten()[0]).all()):
+        number = float(hidden.flatten()[0])
+        if number:
+            by = maker(found, "mask_too_small", number)
+            return part_of("mask", f"{number:g} at masked scores", "mask_too_small", by, usual)
+        products = [one for one in found.chain if one.name in TIMES and factor_of(one) is None]
+        by = products[-1] if products else maker(found, "mask_multiplied")
+        return part_of("mask", "scores · mask", "mask_multiplied", by, usual)
+    product = product_of(seen)
+    if factor is not None and product is not None:
+        added = seen.scores.double() - product * factor
+        (low, high), (low_seen, high_seen) = (map(float, added[..., where].aminmax()) for where in (~past, past))
+        if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
+            number = low - low_seen
+            if math.isclose(abs(number), 1, abs_tol=CLOSE):
+                return part_of("mask", "scores + mask", "mask_added_as_bool", maker(found, "mask_added_as_bool"), usual)
+            by = maker(found, "mask_too_small", number)
+            return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", by, usual)
+    values = [one.results[0] for one in (found.first, *found.chain)]
+    unused = _unused(flow, (one for value in values for one in flow.consumers[value]), found.chain)
+    by = unused[-1] if unused else maker(found, "mask_not_applied")
+    return part_of("mask", "every key", "mask_not_applied", by, USUAL)
+
+
+def _unused(flow: Flow, operations: Iterable[Operation], chain: Collection[Operation]) -> list[Operation]:
+    """Those of operations that mask scores, but whose result nothing reads."""
+    masks = [one for one in operations if one.name in APPLIED and one not in chain]
+    return [one for one in masks if not any(flow.consumers[value] for value in one.results)]
+
+
+def product_of(seen: Watched) -> Float[Tensor, "batch head query key"] | None:
+    """q·kᵀ, as recorded."""
+    if seen.q is None or seen.k is None:
+        return None
+    product = seen.q.double() @ for_each_head(seen.k, seen.q.shape[1]).double().transpose(-2, -1)
+    return product if product.shape == seen.scores.shape else None
