@@ -224,6 +224,10 @@ def assume(condition: object, otherwise: str) -> None:
         raise NotApplicableError(otherwise)
 
 
+_READ = {"scale", "softmax", "heads"}
+"""The parts of an attention."""
+
+
 @dataclass(frozen=True, eq=False)
 class CheckContext:
     """A model being checked, with the results that its checks share."""
@@ -257,9 +261,7 @@ class CheckContext:
         run = model.shortened(16)
         with suppress(Exception):  # two rows tell the batch from the rest; a model may read one only
             found = tuple(formulas(model, stacked([run, run.with_read(model.other_tokens(run.read))])))
-            if any(
-                one.part in ("scale", "softmax") for one in found
-            ):  # one over batch and heads in one axis is not found
+            if any(one.part in _READ for one in found):  # a softmax over batch and heads is not found
                 return found
         return tuple(formulas(model, run))
 

@@ -29,10 +29,10 @@ _MAKERS = {
     "padding_inverted": _COMPARISONS | {"sub", "masked_fill"},
     "padding_on_queries": {"getitem", "unsqueeze", "view", "reshape"},
     "padding_in_head_order": {"repeat", "tile", "cat", "stack", "repeat_interleave"},
-    "padding_not_masked": {"masked_fill", "where", "add", "sub", "mul", "setitem"},
     "cache_mask_misaligned": _TRIANGLES | {"cat", "concat", "hstack", "pad"},
     "cache_not_masked": {"cat", "concat", "hstack", "pad", "zeros", "ones", "full"},
     "mask_off_by_one": _TRIANGLES,
+    "mask_added_as_bool": _TRIANGLES,
     "mask_excludes_itself": _TRIANGLES,
 }
 """The operations that make a wrong mask, by its cause."""
@@ -46,15 +46,19 @@ def maker(found: FoundAttention, cause: str, number: float = 0.0) -> Operation:
     Args:
         found: An attention.
         cause: What is wrong in its mask, a key of `CAUSES_OF_FORMULAS` or `CAUSES_OF_CHECKS`.
-        number: What is added to masked scores or written there, for "mask_too_small".
+        number: What is added to masked scores or written there, for "mask_too_small" and "mask_added_as_bool".
     """
     applied = [one for one in found.chain if one.name in APPLIED]
-    last = applied[-1] if applied else found.first
-    made = _made(found)
+    last, made = applied[-1] if applied else found.first, _made(found)
     if cause == "mask_too_small":
         is_maker = (one for one in (*applied[::-1], *made) if _has_number(one, number))
     elif cause == "mask_inverted":
         is_maker = iter(_comparisons(made) or [one for one in made if one.name in _TRIANGLES])
+    elif cause == "padding_not_masked":
+        hiding = [one for one in applied if one.name not in ("add", "sub")]
+        is_maker = iter(hiding[-1:] or [one for one in made if one.name in APPLIED and one.result.is_from_inputs])
+    elif cause == "mask_added_as_bool" and number < 0:  # it is right for a function that hides what is 0
+        return last
     else:
         names = _MAKERS.get(cause, set())
         is_maker = (one for one in made if one.name in names and not _keeps_axes(one, cause))
@@ -159,7 +163,8 @@ def _weak_mask(flow: Flow, found: FoundAttention, seen: Watched, past: Tensor, f
         if max(high - low, high_seen - low_seen) < CLOSE and abs(low - low_seen) > CLOSE:
             number = low - low_seen
             if math.isclose(abs(number), 1, abs_tol=CLOSE):
-                return part_of("mask", "scores + mask", "mask_added_as_bool", maker(found, "mask_added_as_bool"), usual)
+                by = maker(found, "mask_added_as_bool", number)
+                return part_of("mask", "scores + mask", "mask_added_as_bool", by, usual)
             by = maker(found, "mask_too_small", number)
             return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", by, usual)
     values = [one.results[0] for one in (found.first, *found.chain)]

@@ -184,7 +184,7 @@ def _unplaced(flow: Flow, sums: Sequence[Operation], n: int) -> tuple[Operation 
         if any(value.shape[-2:-1] == (n,) for value in rows):
             return (by := _counted(one, n)), by.line
         if any(value.operation is not None and value.shape.numel() == value.shape[-1] for value in rows):
-            return one, one.line
+            return (by := _counted(one, 1)), by.line
     embeds = [one for one in flow.program.operations if one.name in ("embedding", "getitem") and one.results]
     embeds = [
         one for one in embeds if any(value.is_from_inputs and not value.dtype.is_floating_point for value in one.inputs)

@@ -84,7 +84,7 @@ class RotaryReader:
         for one, other, cause in ("q", "k", "rotary_on_queries_only"), ("k", "q", "rotary_on_keys_only"):
             by = turned[one].operation if one in turned else None
             if (kinds.get(one), kinds.get(other)) == ("rotated", "plain") and is_self and by is not None:
-                beside = self._beside(by, values[other])
+                beside = self._beside(by, values[other], at)
                 line = called_with(by, at) if beside is None else beside.line
                 return part_of("rotary", f"{one} rotated, {other} not", cause, by, _USUAL, line)
         q, k = turned.get("q"), turned.get("k")
@@ -140,9 +140,11 @@ class RotaryReader:
         by = [one for one in made if one.name in _REPEATS] if mixed else [one for one in turning if one.name in COPIES]
         return _Turned("mixed", None, min(by, key=lambda one: one.index, default=operation))
 
-    def _beside(self, operation: Operation, value: Value) -> Operation | None:
-        """The operation that copies a value in the function that rotates another; None if that function does not."""
-        functions = [(line.file, line.function) for line in operation.callers[:1]]
+    def _beside(self, operation: Operation, value: Value, product: Operation) -> Operation | None:
+        """The operation that copies a value in the function that rotates another; None if the attention's does both."""
+        functions, own = ([(line.file, line.function) for line in one.callers[:1]] for one in (operation, product))
+        if functions == own:
+            return None
         while (by := value.operation) is not None and by.name in COPIES:
             if by.name not in CASTS and [(line.file, line.function) for line in by.callers[:1]] == functions:
                 return by
@@ -313,7 +315,8 @@ def _skewed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]
     """
     d, n_rows = x.shape[-1], x.shape[0]
     same = (x == y).flatten(0, -2).all(dim=0)  # [width], of dimensions that are not mixed
-    for width in range(2, d + 1, 2) if n_rows > 2 else ():
+    is_known = n_rows > 2 and bool(x.isfinite().all() and y.isfinite().all() and x.any())
+    for width in range(2, d + 1, 2) if is_known else ():
         for start in {0, d - width}:
             if not (same[:start].all() and same[start + width :].all()):
                 continue
