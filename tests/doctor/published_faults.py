@@ -287,7 +287,7 @@ FAULTS = {
     ),
     "speculators PR #691": Fault(
         lambda: Decoder(true_added), lambda: Decoder(by_steps),
-        "causality", "mask_added_as_bool", "tril()", is_later,
+        "causality", "mask_added_as_bool", "+ masks.causal", is_later,
     ),
     "pytorch #144858": Fault(
         lambda: Cached(fused_causal), lambda: Cached(fused),

@@ -221,7 +221,7 @@ WRONG: dict[str, tuple[str, str, str, nn.Module, Any]] = {
     "values": ("cache", "cache_not_updated", "v[:, :, :1].expand_as", Decoder(kept=new_values), TOKENS),
     "zeros": ("cache", "cache_not_updated", "0 * past[1]", CachedGPT("values_not_cached"), TOKENS),
     "order": ("cache", "cache_in_wrong_order", "[k, past[0]]", CachedGPT("cache_in_wrong_order"), TOKENS),
-    "no mask": ("cache", "cache_not_masked", "masked_fill(~mask", Decoder(allowed=not_with_cache), TOKENS),
+    "no mask": ("cache", "cache_not_masked", "torch.ones(n, n_key)", Decoder(allowed=not_with_cache), TOKENS),
     "from the left": ("cache", "cache_mask_misaligned", ".tril().bool()", Decoder(allowed=from_the_left), TOKENS),
     "one more": (
         "cache", "cache_mask_misaligned", "n < n_key", Decoder(allowed=one_more, attended=fused), TOKENS,
@@ -245,8 +245,8 @@ WRONG: dict[str, tuple[str, str, str, nn.Module, Any]] = {
     ),
     "to the encoder": ("right_padding", "padding_not_masked", "einsum", Pair("padding_seen_by_decoder"), PAIR),
     "positions": ("left_padding", "positions_from_padding", "torch.arange(n)[None]", PaddedGPT(), TOKENS),
-    "open": ("causality", "cross_attention_from_decoder", "self.k(other)", Pair("keys_of_decoder"), EQUAL),
-    "closed": ("cross_attention", "cross_attention_from_decoder", "self.k(other)", Self(), PAIR),
+    "open": ("causality", "cross_attention_from_decoder", "self.other(x, keys, seen)", Pair("keys_of_decoder"), EQUAL),
+    "closed": ("cross_attention", "cross_attention_from_decoder", "self.other(x, keys, seen)", Self(), PAIR),
 }  # fmt: skip
 
 

@@ -420,7 +420,7 @@ PAIRS = torch.arange(0, D, 2.0) / D
         (sinusoids(torch.arange(D / 2) / (D / 2 - 1), halves=True), "pos / 10000^(2i/d)", ""),  # of Tensor2Tensor
         (sinusoids(PAIRS, base=500.0), "pos / 500^(2i/d)", ""),
         (sinusoids(2 * PAIRS), "pos / 10000^(4i/d)", "sinusoid_exponent"),
-        (sinusoids(PAIRS / 2, halves=True), "pos / 100^(2i/d)", ""),
+        (sinusoids(PAIRS / 2, halves=True), "pos / 10000^(i/d)", "sinusoid_exponent"),
     ],
 )
 def test_sinusoids_are_recovered_from_their_values(table: Tensor, formula: str, cause: str) -> None:

@@ -24,6 +24,7 @@ from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.formulas.flow import parting
 from xformer.doctor.formulas.masks import maker
+from xformer.doctor.formulas.numbers import TIMES
 from xformer.doctor.localise import with_other_length
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, read_layer, recorded
@@ -119,19 +120,26 @@ def cause_of_cache(model: TokenModel, run: ModelCall) -> Cause | None:
     n, n_cached = run.read.shape[1], run.n_cached
     whole = _recorded(model, _longer(model, replace(run, n_cached=0), 2 * n + 2))
     cached = _recorded(model, run)
+    for (found, one), (_, other) in zip(cached.attentions, whole.attentions, strict=False):
+        n_key, n_needed = one.pattern.shape[-1], int(other.allowed[..., n - 1, :n].any(dim=(0, 1)).sum())
+        if one.pattern.shape[2] == n - n_cached and n_key < n_needed:
+            words = f"The last token reads {n_key} keys, and without a cache {n_needed}."
+            return Cause("cache_not_updated", words, _join(found, "k"), one.layer)
     if (found := _moved(whole, cached, slice(None), n_cached)) is not None:
         start, line = found
         sentence = f"With {n_cached} cached tokens, the positions of the new ones start at {start}, not at {n_cached}."
         return Cause("cache_offset", sentence, line)
-    for (found_one, one), (_, other) in zip(cached.attentions, whole.attentions, strict=False):
+    for (found_one, one), (found_other, other) in zip(cached.attentions, whole.attentions, strict=False):
         if one.pattern.shape[1] != other.pattern.shape[1] or one.pattern.shape[2] != n - n_cached:
             continue
-        if (cause := _of_cached_attention(found_one, one, other, n, n_cached)) is not None:
+        if (cause := _of_cached_attention(found_one, one, found_other, other, n, n_cached)) is not None:
             return cause._replace(layer=one.layer)
     return None
 
 
-def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n: int, n_cached: int) -> Cause | None:
+def _of_cached_attention(
+    found: FoundAttention, one: Watched, without: FoundAttention, whole: Watched, n: int, n_cached: int
+) -> Cause | None:
     """What is wrong in one attention with a cache: its keys, its values or its mask."""
     n_key = one.pattern.shape[-1]
     is_needed = whole.allowed[0].any(dim=0)[n_cached:n, :n].cpu()  # [query, key]
@@ -161,7 +169,9 @@ def _of_cached_attention(found: FoundAttention, one: Watched, whole: Watched, n:
         return None
     if allowed.all():
         words = "With a cache, every new token attends to all others."
-        return Cause("cache_not_masked", words, maker(found, "cache_not_masked").line)
+        by = maker(found, "cache_not_masked")
+        by = maker(without, "mask_not_applied") if by is found.first else by
+        return Cause("cache_not_masked", words, by.line)
     back = torch.arange(n) - torch.arange(n - n_cached)[:, None]
     for ahead in range(n):
         if ahead != n_cached and torch.equal(allowed, back <= ahead):
@@ -284,9 +294,15 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
             if cause is not None:
                 hidden = (seen & ~valid[:, None, None].cpu()).expand_as(one.scores)
                 number = _number_at(one, hidden) if cause[0] == "padding_not_masked" else None
-                if number is not None:
+                by = maker(found, cause[0], number or 0.0)
+                if number == 0 and (
+                    products := [one for one in found.chain if one.name in TIMES and len(one.inputs) > 1]
+                ):
+                    cause, by = ("mask_multiplied", "The scores of padded keys are 0, not −∞."), products[-1]
+                elif number is not None:
                     cause = "mask_too_small", f"The number at padded keys is {number:.3g}, too small to hide them."
-                return Cause(*cause, maker(found, cause[0], number or 0.0).line, one.layer)
+                    by = maker(found, "mask_too_small", number)
+                return Cause(*cause, by.line, one.layer)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:
         return None

@@ -131,13 +131,13 @@ class Diagnosis:
 
 
 def _distance_from_cause(finding: Finding) -> tuple[Any, ...]:
-    """Return a key that sorts findings: a wrong formula, then by layer; there, what names a head, and what looks at one run."""
+    """Return a key that sorts findings: a wrong formula, then by layer; there, what has a line, a head, one run."""
     place = finding.place
     if finding.check == "formula":
         return (0,)
     if place is None or place.layer is None:
         return (2, place is None)
-    return (1, place.layer, place.head is None, finding.pair is not None, finding.check == "backends")
+    return (1, place.layer, not finding.line, place.head is None, finding.pair is not None, finding.check == "backends")
 
 
 def _html_row(finding: Finding) -> str:

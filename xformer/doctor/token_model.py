@@ -43,7 +43,7 @@ from xformer.program.record import Recorder, source_of, watched
 from xformer.tape import Tape
 
 ARGUMENTS = {
-    "tokens": ("input_ids", "idx", "ids", "tokens", "x", "input"),
+    "tokens": ("input_ids", "idx", "ids", "tokens", "x", "input", "src", "source", "src_tokens"),
     "valid": ("attention_mask", "valid", "padding_mask", "key_padding_mask", "src_key_padding_mask"),
     "positions": ("position_ids", "positions", "input_pos", "pos"),
     "attention": ("output_attentions", "return_attention", "return_attentions", "return_attn", "need_weights"),
@@ -51,7 +51,7 @@ ARGUMENTS = {
     "keep": ("use_cache",),
     "labels": ("labels", "targets", "target"),
     "segments": ("segment_ids", "document_ids", "sequence_ids", "seq_ids"),
-    "target": ("decoder_input_ids",),
+    "target": ("decoder_input_ids", "tgt", "trg", "tgt_tokens", "prev_output_tokens"),
 }
 """The arguments that checks use, and their common names; the first name that `forward` takes is used."""
 TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
@@ -79,6 +79,8 @@ class ModelCall:
     """Whether an xformer model takes its recorded path instead of the fast one."""
     n_cached: int = 0
     """The number of tokens to read first, into a key/value cache; the rest is then read in one call."""
+    cached_by: int = 0
+    """The number of tokens of each call that fills the cache; 0: all of them are read in one."""
 
     @property
     def read(self) -> Int[Tensor, "batch out"]:
@@ -146,7 +148,8 @@ class TokenModel:
 
         Args:
             model: An xformer or Transformers model, or any module that maps token ids [batch, pos] to logits.
-            inputs: A text, token ids, a tensor, or a dict of arguments; None uses arbitrary tokens.
+            inputs: A text, token ids, a tensor, a dict of arguments, or a tuple of the tensors that an encoder and a decoder
+                read; None uses arbitrary tokens.
             tokenizer: The tokenizer, if `inputs` is a text.
             causal: Whether the model is meant to be causal; None: detect automatically.
             original: The model from which this one was converted.
@@ -160,6 +163,8 @@ class TokenModel:
         text, named = "", {}
         if isinstance(inputs, str):
             text, inputs = inputs, _encoded(inputs, tokenizer)
+        if isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, Tensor) for one in inputs):
+            inputs = {"0": inputs[0], "decoder_input_ids": inputs[1]}
         if isinstance(inputs, Mapping):
             named = dict(inputs)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
@@ -169,7 +174,7 @@ class TokenModel:
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
             raise InputError("The checks need a model that reads token ids [batch, pos], and these are not integers.")
-        target = named.pop("decoder_input_ids", None)
+        target = named.pop(next((name for name in ARGUMENTS["target"] if name in named), ""), None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
         pads = (getattr(text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
@@ -299,25 +304,30 @@ class TokenModel:
         return self.output_of(self.call(rest, run.seed), run.with_read(run.read[:, run.n_cached :]))
 
     def _halves(self, run: ModelCall) -> tuple[Tensor, Any]:
-        """Return the outputs of the cached tokens, and the arguments of the second call."""
-        n = run.n_cached
+        """Return the outputs of the cached tokens, and the arguments of the last call."""
+        n, step = run.n_cached, run.cached_by or run.n_cached
+        parts = [slice(start, min(start + step, n)) for start in range(0, n, step)]
         if isinstance(self.module, Transformer):
             memory = None if run.target is None else self.module.encode(run.tokens)
             cache = Cache.empty(self.module.config.n_layers)
-            return self.module.extend(run.read[:, :n], cache, memory), (run.read[:, n:], cache, memory)
+            before = [self.module.extend(run.read[:, part], cache, memory) for part in parts]
+            return torch.cat(before, dim=1), (run.read[:, n:], cache, memory)
         whole = replace(run, n_cached=0)
         takes_positions = self.can("positions") and run.target is None
         index = torch.arange(run.read.shape[1], device=self.device)[None] if takes_positions else None
-        first, rest = (
-            replace(whole.with_read(run.read[:, part]), positions=None if index is None else index[:, part])
-            for part in (slice(None, n), slice(n, None))
-        )
         keep = {self.takes["keep"]: True} if "keep" in self.takes else {}
-        returned = self.call(self.arguments(first) | keep)
-        past = _past_of(returned)
-        if past is None:
-            raise UnavailableError("The model did not return the keys and values that were requested.")
-        return self.output_of(returned, first), self.arguments(rest) | keep | {self.takes["past"]: past}
+        outputs, past, arguments = list[Tensor](), dict[str, Any](), dict[str, Any]()
+        for part in (*parts, slice(n, None)):
+            call = replace(whole.with_read(run.read[:, part]), positions=None if index is None else index[:, part])
+            arguments = self.arguments(call) | keep | past
+            if part.start == n:
+                break
+            returned = self.call(arguments)
+            outputs.append(self.output_of(returned, call))
+            past = {self.takes["past"]: _past_of(returned)}
+            if None in past.values():
+                raise UnavailableError("The model did not return the keys and values that were requested.")
+        return torch.cat(outputs, dim=1), arguments
 
     def output_of(self, returned: Any, run: ModelCall) -> Float[Tensor, "batch out vocab"]:
         """Extract the logits, or the last hidden state of a model without a head, from the result of a call."""
@@ -344,7 +354,13 @@ class TokenModel:
 
     def copied(self, dtype: torch.dtype | None = None) -> TokenModel:
         """Return the same interface to a deep copy of the module, whose weights can be changed."""
-        return self.changed(_copy(self.module).to(dtype or self.dtype))
+        module, kept = _copy(self.module), []
+        for owner in module.modules():
+            kept += [(owner, name, one) for name, one in owner.named_buffers(recurse=False) if one.is_complex()]
+        module.to(dtype or self.dtype)
+        for owner, name, one in kept:  # `to` would drop the imaginary parts of angles
+            setattr(owner, name, one.to(torch.complex128) if dtype == torch.float64 else one)
+        return self.changed(module)
 
     def shared(self) -> TokenModel:
         """Return the same interface to a copy that shares the weights, whose configuration and hooks can be changed."""
@@ -458,7 +474,8 @@ class TokenModel:
         except Exception:  # its attention cannot be captured; a module may raise anything
             return False
         patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
-        return any(_share_ahead(pattern) < 0.5 for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2)
+        squares = [pattern for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2]
+        return any(_share_ahead(one) < 0.5 for pattern in squares for one in (pattern, pattern.mT))  # or the wrong half
 
     @torch.no_grad()
     def _has_triangle(self) -> bool:
@@ -472,6 +489,8 @@ class TokenModel:
             return False
         program = recorder.finish(())
         if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
+            return True
+        if any(one.name in ("tril_indices", "triu_indices") for one in program.operations):
             return True
         masks = [value for one in program.operations if one.name in _MASKING for value in one.inputs]
         return any(
@@ -605,7 +624,7 @@ def _is_pair(model: nn.Module) -> bool:
         return model.config.architecture == "encoder-decoder"
     if hasattr(model, "main_input_name"):
         return is_encoder_decoder(model)
-    return "decoder_input_ids" in inspect.signature(model.forward).parameters
+    return any(name in inspect.signature(model.forward).parameters for name in ARGUMENTS["target"])
 
 
 def _n_tokens(model: nn.Module) -> int:

@@ -223,7 +223,7 @@ BUGS = [
         ("shared_projection",),
     ),
     Bug(
-        FUNCTIONAL, 'v = einsum("bjd,dhe->bjhe", x, p[name + "_value"])', "v = k", ("shared_projection",), "k = einsum"
+        FUNCTIONAL, 'v = einsum("bjd,dhe->bjhe", x, p[name + "_value"])', "v = k", ("shared_projection",), "mixed = einsum"
     ),
     Bug(FUNCTIONAL, "torch.where(j > i,", "torch.where(j < i,", ("mask_inverted",)),
     Bug(FUNCTIONAL, "torch.where(j > i,", "torch.where(j > i + 1,", ("mask_off_by_one",)),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.huggingface_opening import text_config
 from xformer.doctor.check import CheckContext, Finding, NotApplicableError, assume, broken, by, check
+from xformer.doctor.formulas.flow import SAME_NUMBERS
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.program.record import Operation, Recorder, SourceLine, watched
 
@@ -44,6 +45,8 @@ class _Run(NamedTuple):
     value: float
     line: SourceLine | None
     head: Operation | None
+    is_of_softmax: bool
+    """Whether the function of the cross-entropy reads a softmax."""
 
 
 @check("loss", "output t is scored on token t + 1, not on padding, and the loss of a new model is ln(vocabulary)")
@@ -60,21 +63,17 @@ def loss(context: CheckContext) -> Finding:
     assume(run is not None, "The model computes no loss; give one, as in diagnose(model, inputs, loss=function).")
     assert run is not None
     logits = model.logits(ModelCall(tokens)).float()
+    if run.is_of_softmax:
+        return _of_softmax(logits.shape[-1], run.line)
     scored = _scored(run.value, logits, tokens, labels, min(MATCH * model.eps, 1e-3))
     assume(scored, NOT_CROSS_ENTROPY)
     assert scored is not None
+    verdict = "broken" if context.spec else "unusual"
     for found in (
         *_of_targets(model, scored, run.line),
         *_of_padding(model, scored, run.line, tokens, logits),
-        *_of_form(scored, run, logits),
-        *_of_start(
-            model,
-            scored,
-            run,
-            logits,
-            tokens if scored.of == "tokens" else labels,
-            "broken" if context.spec else "unusual",
-        ),
+        *_of_form(scored, run, logits, verdict),
+        *_of_start(model, scored, run, logits, tokens if scored.of == "tokens" else labels, verdict),
     ):
         return found
     if scored.of == "labels" and model.labelled is None:
@@ -103,7 +102,11 @@ def _recorded(model: TokenModel, tokens: Tensor, labels: Tensor) -> _Run | None:
     named = [one for one in program.operations if one.name in ("cross_entropy", "nll_loss") and one.line is not None]
     last = named[-1] if named else program.outputs[0].operation
     head = None if last is None else _head(last)
-    return _Run(float(value), None if last is None else last.line, head)
+    by = named[-1].inputs[0].operation if named and named[-1].name == "cross_entropy" else None
+    while by is not None and by.name in SAME_NUMBERS:
+        by = by.inputs[0].operation
+    is_of_softmax = by is not None and by.name == "softmax"
+    return _Run(float(value), None if last is None else last.line, head, is_of_softmax)
 
 
 def _loss_in(returned: Any) -> Tensor | None:
@@ -252,19 +255,20 @@ def _pad(model: TokenModel) -> int | None:
     return next((one for one in (*known, *tables) if isinstance(one, int) and one >= 0 and one not in ends), None)
 
 
-def _of_form(scored: _Scored, run: _Run, logits: Tensor) -> Iterator[Finding]:
+def _of_softmax(n: int, line: SourceLine | None) -> Finding:
+    least = math.log(1 + (n - 1) / math.e)
+    words = f"The cross-entropy is that of probabilities: it takes the softmax again, so it is at least {least:.3g}."
+    return _finding("broken", "softmax_before_loss", words, "Pass logits to F.cross_entropy.", line)
+
+
+def _of_form(scored: _Scored, run: _Run, logits: Tensor, verdict: str) -> Iterator[Finding]:
     """The finding if the loss is not the mean cross-entropy of the logits."""
     is_softmax = bool((logits >= 0).all()) and float((logits.sum(dim=-1) - 1).abs().max()) < 1e-3
     if scored.form == "softmax" or is_softmax:
-        n = logits.shape[-1]
-        sentence = (
-            f"The cross-entropy is that of probabilities: it takes the softmax again, so it is at least "
-            f"{math.log(1 + (n - 1) / math.e):.3g}."
-        )
-        yield _finding("broken", "softmax_before_loss", sentence, "Pass logits to F.cross_entropy.", run.line)
+        yield _of_softmax(logits.shape[-1], run.line)
     elif scored.form == "sum":
         sentence = f"The loss is the sum over tokens ({run.value:.3g}), not their mean, so it grows with the batch."
-        yield _finding("unusual", "loss_summed", sentence, 'Use reduction="mean".', run.line)
+        yield _finding(verdict, "loss_summed", sentence, 'Use reduction="mean".', run.line)
 
 
 def _of_start(
@@ -295,6 +299,8 @@ def _is_untrained(module: nn.Module) -> bool:
     """Whether all weights of norms are as they were made; training changes them."""
     norms = [one for one in module.modules() if "norm" in type(one).__name__.lower()]
     weights = [weight for one in norms for weight in one.parameters(recurse=False)]
+    if not weights:  # of norms that are functions
+        weights = [one for one in module.parameters() if one.dim() == 1 and len(one) > 1 and bool((one == 1).all())]
     return bool(weights) and all(bool((one == one.flatten()[0]).all()) for one in weights)
 
 

@@ -293,7 +293,7 @@ FIRST_SEGMENT = 5
 
 @check("cache", "decoding with a key/value cache gives the outputs of the full run, wherever the input is split")
 def cache(context: CheckContext) -> Finding:
-    """Try every split: cache the first part, and read the rest in one call."""
+    """Try every split: cache the first part, and read the rest in one call; then read one token at a time."""
     model = context.model
     assume(model.causal, "The model is not causal, so it has no cache.")
     assume(model.can("past"), "The model takes no cache.")
@@ -306,9 +306,11 @@ def cache(context: CheckContext) -> Finding:
         Pair(base, replace(base, n_cached=split), range(split, n), title=f"a cache of {count(split, 'token')}")
         for split in range(1, n)
     ]
+    one_by_one = replace(base, n_cached=n - 1, cached_by=1)
+    pairs.append(Pair(base, one_by_one, range(1, n), title="a cache that grows by one token at a time"))
     return context.compare(
         pairs,
-        f"Decoding with a cache gives the outputs of the full run ({n - 1} splits).",
+        f"Decoding with a cache gives the outputs of the full run ({n - 1} splits, and one token at a time).",
         "With {title}, the outputs of the remaining tokens change {by}.",
         "Check the positions of the new tokens (they start at the length of the cache), the causal mask for several new "
         "tokens, and how keys and values are appended.",

@@ -5,19 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
-from xformer.doctor.formulas.flow import Flow
+from xformer.doctor.formulas.flow import Flow, called_with
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
-from xformer.doctor.formulas.heads import equal_heads, groups_of, heads_of, is_projection, modules_of
+from xformer.doctor.formulas.heads import (
+    RESHAPES,
+    equal_heads,
+    first_of,
+    groups_of,
+    heads_of,
+    is_projection,
+    modules_of,
+)
 from xformer.doctor.formulas.masks import mask_of, product_of
 from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
 from xformer.doctor.formulas.positions import linear_bias
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
 from xformer.program.axes import argument
-from xformer.program.record import Operation, Value
+from xformer.program.record import Operation, SourceLine, Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +80,8 @@ class AttentionReader:
         sides = {name: self._traced(value) for name, value in _operands(found).items()}
         scale, mask, softmax = self._scale(heads, sides, seen), self._mask(found, seen), self._softmax(found)
         projections = self._projections(found, sides)
-        heads_read = modules_of(self._flow, heads) or equal_heads(found, seen) or heads_of(self._flow, found)
+        heads_read = modules_of(self._flow, heads) or equal_heads(found, seen)
+        heads_read = heads_read or self._interleaved(found, seen, sides) or heads_of(self._flow, found)
         groups = groups_of(self._flow, found, seen)
         yield from filter(None, (scale, mask, softmax, self._bias(found, seen), projections, groups, heads_read))
 
@@ -105,12 +115,9 @@ class AttentionReader:
             scale = kernel.kwargs.get("scale")
             return (kernel.inputs[0].shape[-1] ** -0.5 if scale is None else float(scale)), (kernel,)
         assert found.product is not None
-        if (
-            found.product.operation.name in ("baddbmm", "addbmm")
-            and found.product.operation.kwargs.get("alpha", 1) != 1
-        ):
-            return float(found.product.operation.kwargs["alpha"]), (found.product.operation,)
-        factor, by = math.log(found.normaliser.base), tuple[Operation, ...]()
+        product, factor, by = found.product.operation, math.log(found.normaliser.base), tuple[Operation, ...]()
+        if product.name in ("baddbmm", "addbmm", "addmm") and product.kwargs.get("alpha", 1) != 1:
+            factor, by = factor * float(product.kwargs["alpha"]), (product,)
         for operation in found.chain:
             if operation.name in TIMES | OVER:
                 number = factor_of(operation)
@@ -166,7 +173,9 @@ class AttentionReader:
         if not is_causal or seen is None:
             return None
         after = self._after_product(found)
-        return mask_of(self._flow, found, seen, None if after is None else after[0])
+        read = mask_of(self._flow, found, seen, None if after is None else after[0])
+        is_transposed = found.normalised == "query" and read is not None and read.cause == "mask_inverted"
+        return None if is_transposed else read  # where the weights are transposed, the mask may be right
 
     def _softmax(self, found: FoundAttention) -> Formula | None:
         """The axis of the softmax; None for a fused function."""
@@ -189,6 +198,28 @@ class AttentionReader:
 
     # Projections and heads
 
+    def _interleaved(
+        self, found: FoundAttention, seen: Watched | None, sides: Mapping[str, _Scaled | None]
+    ) -> Formula | None:
+        """The split of which each head takes every n-th feature; None if they are adjacent, or if that is not known."""
+        heads = {} if seen is None else {"v": seen.v, "k": seen.k, "q": seen.q}
+        for name, value in heads.items():
+            side = sides.get(name)
+            whole = None if side is None else self._flow.with_bias(side.source).tensor
+            if side is None or value is None or whole is None or not 1 < value.shape[-1] < whole.shape[-1]:
+                continue
+            columns, first = side.factor * whole.flatten(0, -2).T, value[:, 0].flatten(0, 1).T  # [feature, row]
+            if columns.shape[1] != first.shape[1]:
+                continue
+            is_equal = (first[:, None] - columns).abs().amax(dim=-1) <= 1e-6 * float(columns.abs().max())
+            at = [row.nonzero().flatten().tolist() for row in is_equal]
+            steps = {b[0] - a[0] for a, b in pairwise(at)} if all(len(one) == 1 for one in at) else set[int]()
+            if len(steps) == 1 and (step := steps.pop()) > 1:
+                split = first_of(self._flow, _operands(found)[name], RESHAPES)
+                usual = f"feature i belongs to head i // {value.shape[-1]}"
+                return part_of("heads", f"feature i belongs to head i mod {step}", "heads_interleaved", split, usual)
+        return None
+
     def _projections(self, found: FoundAttention, sides: Mapping[str, _Scaled | None]) -> Formula | None:
         known = {name: side for name, side in sides.items() if side is not None}
         if len(known) < 3:
@@ -200,8 +231,32 @@ class AttentionReader:
         usual = "q, k and v have projections of their own"
         if not shared:
             return part_of("projections", usual, "", None, usual)
-        one = max((known[name].source for name in shared[0].split(" = ")), key=lambda operation: operation.index)
-        return part_of("projections", f"{', '.join(shared)}: one projection", "shared_projection", one, usual)
+        names = shared[0].split(" = ")
+        one = max((known[name].source for name in names), key=lambda operation: operation.index)
+        line = self._where_shared(found, *names) if known[names[0]].source is known[names[1]].source else None
+        words = f"{', '.join(shared)}: one projection"
+        return part_of("projections", words, "shared_projection", one, usual, line)
+
+    def _where_shared(self, found: FoundAttention, *names: str) -> SourceLine | None:
+        """The line at which one of two operands from the same projection parts from the other."""
+        one, other = ([*self._way(_operands(found)[name])] for name in names)
+        reader = found.kernel or (found.last if "v" in names else found.first)
+        common = next((value for value in other if value in one), None)
+        if common is None:
+            return None
+        steps = [way[way.index(common) - 1].operation for way in (one, other) if way[0] is not common]
+        step = max((step for step in steps if step is not None), key=lambda operation: operation.index, default=reader)
+        return called_with(step, reader)
+
+    def _way(self, value: Value) -> Iterator[Value]:
+        """The values from an operand back to its projection."""
+        yield value
+        while (operation := value.operation) is not None and not is_projection(self._flow, operation):
+            before = next((one for one in operation.inputs if self._traced(one) is not None), None)
+            if before is None:
+                return
+            value = before
+            yield value
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:

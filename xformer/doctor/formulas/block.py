@@ -108,7 +108,9 @@ class BlockReader:
         if name == "feed_forward":
             yield from filter(None, [self._network(one, at)])
         if at is None:
-            if self._is_in_layer(one) and self._is_cut(one):
+            if one.left not in self._flow.before(self._flow.program.outputs):
+                yield part_of("residual", f"x, without {name}(x)", "output_unused", one.last, f"x + {name}(x)")
+            elif self._is_in_layer(one) and self._is_cut(one):
                 part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
                 line = self._call_of(one)
                 yield part if line is None else replace(part, line=str(line), text=line.text)
@@ -129,7 +131,7 @@ class BlockReader:
         elif where == "after" and at.norm is None:
             yield from self._placed(after[0], f"after {_THE[name]}", told)
             formula = usual = f"norm(x + {function})"
-        elif inner is None and not at.is_last:
+        elif at.norm is not None or (inner is None and not at.is_last):
             formula = usual
         else:
             return
@@ -247,7 +249,10 @@ class BlockReader:
                 break
             value = self._flow.root(norm.x)
         own, entered = self._norm_of.get(self._flow.root(one.entered)), self._flow.root(one.entered).operation
-        is_known = own is not None or entered is None or bool(self._flow.summands(entered))
+        summands = () if entered is None else self._flow.summands(entered)
+        is_known = own is not None or entered is None or bool(summands)
+        if any(self._flow.root(norm.x) is self._flow.root(x) for x in summands for norm in self._norms_read(summands)):
+            is_known = False  # a norm and its own input
         left: list[tuple[Value, Norm | None]] = [(one.left, None)]
         seen, earlier = set[Value](), list[_Sum]()
         before = self._flow.before([one.entered])
@@ -277,6 +282,9 @@ class BlockReader:
                     if is_known and self._flow.root(other) in before and same_size(other, one.entered):
                         earlier.append(_Sum(operation, 0, normed, is_last=False, is_other=True))
         return earlier[0] if len(earlier) == 1 else None
+
+    def _norms_read(self, values: Sequence[Value]) -> list[Norm]:
+        return [self._norm_of[root] for one in values if (root := self._flow.root(one)) in self._norm_of]
 
     def _is_alike(self, norm: Norm | None, other: Norm) -> bool:
         """Whether two norms normalise the same numbers."""
@@ -407,7 +415,13 @@ class BlockReader:
         """Whether nothing of what a sub-layer reads reaches the output but through it."""
         if not same_size(one.entered, one.left):
             return False
-        around = self._flow.before(self._flow.program.outputs, without=one.left)
+        block = self._block(one.running)
+        beside = [
+            other.left
+            for other in self.sublayers
+            if other is one or (block and self._block(other.running) == block and self._sums[other] is None)
+        ]
+        around = self._flow.before(self._flow.program.outputs, without=beside)
         before = self._flow.before([one.entered])
         return not any(is_stream(value) and same_size(value, one.entered) for value in around & before)
 
@@ -428,14 +442,14 @@ class BlockReader:
         given = self._flow.projected(one.last)
         assert given is not None
         hidden = given.tensor
-        inner = [self._with_bias(first).tensor for first in one.first]
+        inner = [self._flow.with_bias(first).tensor for first in one.first]
         if hidden is None or any(h is None for h in inner):
             return None
         usual = "W₂·relu(W₁·x)"
         if (
             len(inner) == 1
             and at is not None
-            and self._flow.root(given) is self._flow.root(self._with_bias(one.first[0]))
+            and self._flow.root(given) is self._flow.root(self._flow.with_bias(one.first[0]))
         ):
             return part_of("feed_forward", "W₂·W₁·x", "activation_missing", one.first[0], usual)
         whole = inner[0] if len(inner) == 1 else None
@@ -452,14 +466,6 @@ class BlockReader:
                     by = given.operation or one.last
                     return part_of("feed_forward", "W₂·(W₁·x ⊙ W₃·x)", "activation_missing", by, usual)
         return None
-
-    def _with_bias(self, projection: Operation) -> Value:
-        """The result of a projection, after a bias that is added by an operation of its own."""
-        value = projection.result
-        for operation in self._flow.consumers[value]:
-            if operation.name == "add" and self._flow.rescaled(operation) is value:
-                return operation.result
-        return value
 
 
 _THE = {"attention": "the attention", "feed_forward": "the feed-forward network"}

@@ -67,12 +67,21 @@ class Flow:
         is_scaled = operation.name in TIMES | OVER | SUMS and len(values) == 1 and len(operation.args) >= 2
         return values[0] if is_scaled and operation.result.shape == values[0].shape else None
 
-    def before(self, values: Iterable[Value], *, without: Value | None = None) -> set[Value]:
-        """The values from which these were computed, and themselves; `without`: on ways that avoid this value."""
+    def with_bias(self, projection: Operation) -> Value:
+        """The result of a projection, after a bias that is added by an operation of its own."""
+        value = projection.result
+        for operation in self.consumers[value]:
+            if operation.name == "add" and self.rescaled(operation) is value:
+                return operation.result
+        return value
+
+    def before(self, values: Iterable[Value], *, without: Value | Collection[Value] | None = None) -> set[Value]:
+        """The values from which these were computed, and themselves; `without`: on ways that avoid these values."""
+        avoided = {without} if without is None or isinstance(without, Value) else {*without}
         left, seen = list(values), set[Value]()
         while left:
             value = left.pop()
-            if value in seen or value is without:
+            if value in seen or value in avoided:
                 continue
             seen.add(value)
             if value.before is not None:

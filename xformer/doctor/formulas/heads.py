@@ -21,7 +21,8 @@ MERGED = "the heads are merged by z.transpose(1, 2).reshape(batch, pos, d_model)
 CONCATENATED = "the heads are concatenated"
 _PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
 _PRODUCTS = {"matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", *KERNELS}
-_RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
+"""Operations that split or merge axes."""
 _REPEATS = {"repeat", "repeat_interleave", "expand", "tile", "cat", "concat", "index_select", "getitem"}
 _SIZES = {"expand_as", "view_as", "reshape_as", "type_as", "to"}
 _FAR = 24
@@ -31,7 +32,7 @@ _FAR = 24
 def wrong_reshapes(flow: Flow) -> Iterator[tuple[Operation, Formula]]:
     """Find reshapes in an attention that mix positions with features: where heads are split or merged without a transpose."""
     for operation in flow.program.operations:
-        if operation.name in _RESHAPES and _mixes(flow, operation):
+        if operation.name in RESHAPES and _mixes(flow, operation):
             old, new = (str(list(value.shape)) for value in (operation.inputs[0], operation.result))
             is_merge, is_split = _comes_from_product(flow, operation), _leads_to_product(flow, operation)
             if is_merge or is_split:
@@ -162,7 +163,7 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
             joined = {id(atom.root) for atom in flow.axes.of(value)[-1]}
             if not atoms <= joined:
                 return None
-            return _interleaved(flow, found) or part_of("heads", CONCATENATED, "", operation, CONCATENATED)
+            return part_of("heads", CONCATENATED, "", operation, CONCATENATED)
         if operation in flow.axes.products or not operation.results:
             return None
         value = operation.result
@@ -220,7 +221,7 @@ def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formul
         if n_groups in (1, n_heads) or n_heads % n_groups:
             continue
         usual = f"query head h reads key/value head h // {n_heads // n_groups}"
-        by = _first(flow, found.operands[name].value, _REPEATS)
+        by = first_of(flow, found.operands[name].value, _REPEATS)
         if owner == [h % n_groups for h in range(n_heads)]:
             formula = f"query head h reads key/value head h mod {n_groups}"
             read.append(part_of("key/value heads", formula, "key_value_head_order", by, usual))
@@ -235,29 +236,7 @@ def owners(heads: Float[Tensor, "head pos width"]) -> list[int]:
     return [next(i for i in range(h + 1) if torch.equal(heads[i], heads[h])) for h in range(len(heads))]
 
 
-def _interleaved(flow: Flow, found: FoundAttention) -> Formula | None:
-    """The split of queries or values of which each head takes every n-th feature instead of adjacent ones."""
-    for product, value in ((found.product, found.operands.get("q")), (found.values, found.operands.get("v"))):
-        if product is None or value is None:
-            continue
-        features = product.contracted[0] if product is found.product else product.columns
-        for head in (*product.shared, *product.others):
-            for atom in features:
-                base = atom.base
-                if (
-                    base is not None
-                    and base is head.base
-                    and atom.is_divisor
-                    and base.divide(atom.size) == (atom, head)
-                ):
-                    split = _first(flow, value.value, _RESHAPES)
-                    formula = f"feature i belongs to head i mod {head.size}"
-                    usual = f"feature i belongs to head i // {atom.size}"
-                    return part_of("heads", formula, "heads_interleaved", split, usual)
-    return None
-
-
-def _first(flow: Flow, value: Value, names: Collection[str]) -> Operation | None:
+def first_of(flow: Flow, value: Value, names: Collection[str]) -> Operation | None:
     """The first operation with one of these names between a projection and a value."""
     found, one = None, value.operation
     while one is not None and one.inputs and not is_projection(flow, one):

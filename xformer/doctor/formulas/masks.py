@@ -20,7 +20,7 @@ from xformer.program.record import Operation, Value, source_of
 USUAL = "keys ≤ query"
 APPLIED = {
     "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "baddbmm", "addbmm",
-    "scaled_dot_product_attention",
+    "addmm", "scaled_dot_product_attention",
 }  # fmt: skip
 """Operations that apply a mask to scores."""
 _COMPARISONS = {"eq", "ne", "lt", "gt", "le", "ge", "logical_not", "bitwise_not", "invert", "rsub"}
@@ -74,7 +74,7 @@ def _made(found: FoundAttention) -> list[Operation]:
             left += one.inputs[3:]
         elif one is not found.first:
             left += [value for value in one.inputs if value not in scores] if one.name in APPLIED else []
-        elif one.name in ("baddbmm", "addbmm"):
+        elif one.name in ("baddbmm", "addbmm", "addmm"):
             left += one.inputs[:1]
     reached = list[Operation]()
     while left and len(reached) < _FAR:
@@ -125,18 +125,30 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
         seen: Its recorded tensors.
         factor: The factor between q·kᵀ and the scores; None if it is no number.
     """
-    if not seen.is_square or not (seen.allowed == seen.allowed[:1, :1]).all():
+    if not seen.is_square:
         return None
-    if found.is_masked_later and float((seen.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
-        by = flow.root(found.pattern, CASTS).operation
-        return part_of("mask", "softmax(scores) · mask", "mask_after_softmax", by, USUAL)
     n, device = seen.allowed.shape[-1], seen.allowed.device
     back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
+    if not (seen.allowed == seen.allowed[:1, :1]).all():
+        is_open, is_right = seen.allowed.flatten(-2).all(dim=-1), (seen.allowed == (back >= 0)).flatten(-2).all(dim=-1)
+        if not (is_open | is_right).all():
+            return None
+        words = "every key, in some texts of the batch" if is_open.all(dim=-1).any() else "every key, in some heads"
+        return part_of("mask", words, "mask_not_applied", maker(found, "mask_not_applied"), USUAL)
+    if _is_masked_later(found, seen, back >= 0):
+        by = flow.root(found.pattern, CASTS).operation
+        return part_of("mask", "softmax(scores), then the mask", "mask_after_softmax", by, USUAL)
     rules = [(USUAL, "", back >= 0)]
     rules += [(f"keys ≤ query + {m}", "mask_off_by_one", back >= -m) for m in range(1, min(n - 1, 4))]
     rules += [("keys < query", "mask_excludes_itself", back > 0), ("keys > query", "mask_inverted", back < 0)]
     rules += [("keys ≥ query", "mask_inverted", back <= 0)]
     rules += [(f"query − {w} < keys ≤ query", "", (back >= 0) & (back < w)) for w in range(2, n)]
+    for w in range(2, n - 1):
+        near, window = back < w, f"query − {w} < keys"
+        rules += [(window, "mask_not_applied", near)]
+        rules += [(f"{window} ≤ query + {m}", "mask_off_by_one", near & (back >= -m)) for m in (1, 2)]
+        rules += [(f"{window} < query", "mask_excludes_itself", near & (back > 0))]
+        rules += [(f"not {window} ≤ query", "mask_inverted", ~(near & (back >= 0)))]
     for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
         for formula, cause, mask in rules:
             if bool((allowed == mask).all()):
@@ -147,9 +159,16 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
 def _weak_mask(flow: Flow, found: FoundAttention, seen: Watched, past: Tensor, factor: float | None) -> Formula:
     """What is done to the scores where no key is hidden."""
     usual = "−∞ at masked scores"
+    for one in found.chain:
+        masks = [value for value in one.inputs if one.name in ("add", "sub") and value.dtype == torch.bool]
+        if masks:
+            return part_of("mask", "scores + mask", "mask_added_as_bool", one, usual)
     hidden = seen.scores.double()[..., ~past]
     if hidden.numel() > 2 and bool((hidden == hidden.flatten()[0]).all()):
         number = float(hidden.flatten()[0])
+        if number > 0 and not _is_small(number, seen, past):
+            by = maker(found, "mask_too_small", number)
+            return part_of("mask", f"{number:+g} at masked scores", "mask_inverted", by, usual)
         if number:
             by = maker(found, "mask_too_small", number)
             return part_of("mask", f"{number:g} at masked scores", "mask_too_small", by, usual)
@@ -165,12 +184,28 @@ def _weak_mask(flow: Flow, found: FoundAttention, seen: Watched, past: Tensor, f
             if math.isclose(abs(number), 1, abs_tol=CLOSE):
                 by = maker(found, "mask_added_as_bool", number)
                 return part_of("mask", "scores + mask", "mask_added_as_bool", by, usual)
+            cause = "mask_inverted" if number > 0 and not _is_small(number, seen, past) else "mask_too_small"
             by = maker(found, "mask_too_small", number)
-            return part_of("mask", f"{number:+g} at masked scores", "mask_too_small", by, usual)
+            return part_of("mask", f"{number:+g} at masked scores", cause, by, usual)
     values = [one.results[0] for one in (found.first, *found.chain)]
     unused = _unused(flow, (one for value in values for one in flow.consumers[value]), found.chain)
     by = unused[-1] if unused else maker(found, "mask_not_applied")
     return part_of("mask", "every key", "mask_not_applied", by, USUAL)
+
+
+def _is_small(number: float, seen: Watched, past: Tensor) -> bool:
+    """Whether a number is no larger than the scores that a mask leaves as they are."""
+    return abs(number) <= 2 * float(seen.scores[..., past].abs().max())
+
+
+def _is_masked_later(found: FoundAttention, seen: Watched, past: Tensor) -> bool:
+    """Whether a mask changes the weights of later keys, and the rows do not sum to 1."""
+    pattern, softmax = seen.pattern.double(), seen.softmax.double()
+    is_one = float((pattern.sum(dim=-1) - 1).nan_to_num(1.0, 1.0, 1.0).abs().max()) <= 0.01
+    if is_one or found.is_masked_later or found.normalised != "key":
+        return found.is_masked_later and not is_one
+    apart = (pattern - softmax).nan_to_num(1.0, 1.0, 1.0).abs()
+    return float(apart[..., past].max()) < CLOSE < float(apart[..., ~past].max())
 
 
 def _unused(flow: Flow, operations: Iterable[Operation], chain: Collection[Operation]) -> list[Operation]:

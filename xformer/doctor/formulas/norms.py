@@ -159,8 +159,11 @@ def _written(flow: Flow, operation: Operation, statistics: dict[Value, list[Oper
 def _dims(operation: Operation) -> tuple[int, ...] | None:
     n = len(operation.inputs[0].shape)
     dims = argument(operation, _REDUCTIONS[operation.name], "dim", operation.kwargs.get("axis"))
+    if dims is None and operation.name not in ("norm", "vector_norm"):
+        return tuple(range(n))
     every = dims if isinstance(dims, list | tuple) else (dims,)
-    return tuple(sorted(int(one) % n for one in every)) if all(isinstance(one, int) for one in every) else None
+    known = [one % n for one in every if isinstance(one, int)]
+    return tuple(sorted(known)) if len(known) == len(every) else None
 
 
 def _without_weights(flow: Flow, value: Value, statistics: dict[Value, list[Operation]]) -> tuple[Value, Value | None]:

@@ -31,7 +31,11 @@ def added(operation: Operation, weights: Collection[str]) -> Formula | None:
         table = value.tensor
         if table is None or not table.is_floating_point() or table.dim() < 2:
             continue
-        n, width = table.shape[-2:]
+        sizes = [size for size in table.shape[:-1] if size > 1]
+        n, width = (
+            sizes[-1] if len(sizes) == 1 else table.shape[-2],
+            table.shape[-1],
+        )  # positions may come before the batch
         rows = table.reshape(-1, n, width)
         if n < 3 or width < 2 or not (rows == rows[:1]).all():
             continue
@@ -77,19 +81,13 @@ def from_batch(flow: Flow, operation: Operation, n_rows: int) -> Formula | None:
     streams = [one for one in operation.inputs if one.is_from_inputs and one.shape == operation.result.shape]
     for value in operation.inputs if streams else ():
         axes = flow.axes.of(streams[0])
-        roots = [
-            axis[0].root.name.rpartition(":")[2] if len(axis) == 1 and axis[0].origin == "input" else ""
-            for axis in axes
-        ]
-        at, table = (roots.index("0") if "0" in roots else None), value.tensor
-        if at is None or value.is_from_inputs or table is None or value.shape.numel() != n_rows * value.shape[-1]:
+        roots = [one[0].root.name.rpartition(":")[2] if [a.origin for a in one] == ["input"] else "" for one in axes]
+        if "0" not in roots or "1" not in roots or value.is_from_inputs or value.tensor is None:
             continue
-        at += len(value.shape) - len(axes)
-        if at < 0 or value.shape[at] != n_rows or torch.equal(table.select(at, 0), table.select(at, 1)):
-            continue
-        formula = "row b of the positions for text b of the batch"
-        by = _counted(operation, n_rows)
-        return part_of("positions", formula, "positions_from_batch", by, LEARNED)
+        rows = value.tensor.expand(operation.result.shape).movedim((roots.index("0"), roots.index("1")), (0, 1))
+        if torch.equal(rows, rows[:, :1].expand_as(rows)) and not torch.equal(rows[0], rows[1]):
+            formula = "row b of the positions for text b of the batch"
+            return part_of("positions", formula, "positions_from_batch", _counted(operation, n_rows), LEARNED)
     return None
 
 
@@ -119,11 +117,12 @@ def linear_bias(
     each = step[..., inside]  # [batch, head, cell]
     slopes = each.mean(dim=(0, 2))
     error = 1e-5 * max(1.0, float(bias.masked_fill(~allowed, 0.0).abs().max()))
-    if float(slopes.abs().min()) < 10 * error or float((each - slopes[:, None]).abs().max()) > error:
+    if float(slopes.abs().max()) < 10 * error or float((each - slopes[:, None]).abs().max()) > error:
         return None
     known = [tuple(_slopes(len(slopes))), tuple(_slopes(len(slopes), is_interleaved=False))]
     is_usual = any(
-        all(math.isclose(a, b, rel_tol=0.01) for a, b in zip(slopes.tolist(), one, strict=True)) for one in known
+        all(math.isclose(a, b, rel_tol=0.01, abs_tol=error) for a, b in zip(slopes.tolist(), one, strict=True))
+        for one in known
     )
     shown = ", ".join(f"{one:.3g}" for one in slopes[:3].tolist()) + (", …" if len(slopes) > 3 else "")
     usual = ", ".join(f"{one:.3g}" for one in known[0][:3]) + (", …" if len(slopes) > 3 else "")
@@ -165,11 +164,26 @@ def no_positions(model: TokenModel, run: ModelCall, flow: Flow, sums: Sequence[O
             continue
         by, line = _unplaced(flow, sums, length)
         cause = "" if is_last and model.causal else "positions_missing"
-        yield part_of("positions", NONE, cause, by, "positions that are added or rotated", line)
+        if len(run.tokens) == 1 and not _runs(model, same, 2) and _runs(model, same, n):  # [batch, d] + [batch, n, d]
+            words = "row b of the positions for text b of the batch"
+            yield part_of("positions", words, "positions_from_batch", by, LEARNED, line)
+        else:
+            yield part_of("positions", NONE, cause, by, "positions that are added or rotated", line)
+
+
+def _runs(model: TokenModel, run: ModelCall, n_rows: int) -> bool:
+    """Whether a model runs on a batch of this many rows."""
+    try:
+        model.logits(run.each(lambda one: one[:1].expand(n_rows, *one.shape[1:]).clone()))
+    except Exception:  # it may raise anything
+        return False
+    return True
 
 
 def _has_no_positions(one: Watched) -> bool:
     """Whether an attention of equal tokens has equal queries, keys, values and scores."""
+    if not one.allowed.any():
+        return False
     scores = one.scores.masked_fill(~one.allowed, 0.0) + one.scores[..., :1, :1] * ~one.allowed
     parts = (one.q, one.k, one.v)
     return all(part is not None and _is_constant(part, -2) for part in parts) and _is_constant(scores.flatten(-2), -1)
@@ -220,6 +234,7 @@ def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], w
     usual = 2 * math.log(10_000) / width
     if any(math.isclose(rate, one, rel_tol=0.01) for one in (usual, usual * width / (width - 2))):
         return SINUSOIDS, ""
-    if math.isclose(rate, 2 * usual, rel_tol=0.01):
-        return "sin and cos of pos / 10000^(4i/d)", "sinusoid_exponent"
+    for times, exponent in (2, "4i/d"), (0.5, "i/d"):
+        if math.isclose(rate, times * usual, rel_tol=0.01):
+            return f"sin and cos of pos / 10000^({exponent})", "sinusoid_exponent"
     return f"sin and cos of pos / {math.exp(rate * width / 2):.4g}^(2i/d)", ""

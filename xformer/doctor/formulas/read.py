@@ -51,6 +51,12 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
         for part in (*read.parts(heads), rotary.part(heads[0]))
         if part is not None
     ]
+    if (
+        run.target is not None
+    ):  # the second attention of a layer with two to its own stream is meant to read the encoder
+        masks = [one for one in found if one.part == "mask"]
+        first_of = {one.layer: one for one in reversed(masks)}
+        found = [one for one in found if one.part != "mask" or one.layer is None or one is first_of[one.layer]]
     found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     first = every[0][0].first.index if every else 0
     return [*_positions(model, run, flow, first, found), *found, *block.parts(), *_dropout(program)]

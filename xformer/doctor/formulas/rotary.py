@@ -17,7 +17,8 @@ from xformer.doctor.formulas.numbers import TIMES, constants_before, factor_of
 from xformer.program.attention import FoundAttention
 from xformer.program.record import Operation, Value
 
-_REPEATS = {"repeat_interleave", "repeat", "cat", "concat", "stack"}
+_JOINS = {"cat", "concat", "stack"}
+_REPEATS = {"repeat_interleave", "repeat", *_JOINS}
 _USUAL = "q and k rotated by the same angles, v not"
 _SKEWED = "x₁·a + x₂·b and x₁·c + x₂·d, where a, b, c and d are no cos and sin of one angle"
 _ROTATED = "x₁·cos − x₂·sin and x₂·cos + x₁·sin for each pair"
@@ -30,7 +31,7 @@ class Rotation:
     Attributes:
         pairs: "halves" for (i, i + width / 2), "neighbours" for (2i, 2i + 1), "reordered" for neighbours that are then halves.
         width: The number of dimensions that are rotated.
-        first: The position of the first token, 0 or 1; None if it is another number.
+        first: The position of the first token; None if it is no whole number from 0 to 15.
         base: The base of the geometric frequencies; None if they are no such frequencies.
         sign: 1 if later positions are rotated from the first dimension of a pair to the second, else −1.
     """
@@ -40,6 +41,12 @@ class Rotation:
     first: int | None
     base: float | None
     sign: int
+
+    def agrees(self, other: Rotation) -> bool:
+        """Whether another one has the same angles, as far as they are known."""
+        is_same = (self.pairs, self.width, self.sign) == (other.pairs, other.width, other.sign)
+        known = ((self.first, other.first), (self.base, other.base))
+        return is_same and all(None in pair or pair[0] == pair[1] for pair in known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +97,10 @@ class RotaryReader:
         q, k = turned.get("q"), turned.get("k")
         if q is None or k is None or q.rotation is None or k.rotation is None or k.operation is None:
             return None
-        if q.rotation != k.rotation:
+        if not q.rotation.agrees(k.rotation):
             if not is_self:
                 return None
-            is_reversed = replace(q.rotation, sign=-q.rotation.sign) == k.rotation
+            is_reversed = replace(q.rotation, sign=-q.rotation.sign).agrees(k.rotation)
             cause = "rotary_directions" if is_reversed else "rotary_differs"
             formula = (
                 "q rotated by θ, k by −θ" if is_reversed else f"q by {_words(q.rotation)}; k by {_words(k.rotation)}"
@@ -126,6 +133,7 @@ class RotaryReader:
         rotation = _rotation(x, y)
         if rotation is not None:
             return _Turned("rotated", rotation, operation)
+        x, y = _changed(x, y)
         tables = [one for one in self._tables(value, before) if one.shape.numel() == x.shape[1] * x.shape[2]]
         mixed = _mixed(x, y, [t.double().reshape(x.shape[1:]) for one in tables if (t := one.tensor) is not None])
         if mixed is None:
@@ -174,6 +182,8 @@ class RotaryReader:
                 return True
             if operation is None:
                 return False
+            if operation.name in _JOINS:  # of what is rotated and the rest
+                return all(self._is_projected(one) for one in operation.inputs)
             inner = operation.inputs[0] if operation.name in COPIES else self._flow.rescaled(operation)
             if inner is None or (operation.name in TIMES and factor_of(operation) is None):
                 return False
@@ -217,6 +227,15 @@ class RotaryReader:
         return [one for one in found if one.tensor is not None and one.shape.numel() > 1]
 
 
+def _changed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]) -> tuple[Tensor, Tensor]:
+    """The first or last dimensions that are not the same, an even number of them."""
+    same = (x == y).flatten(0, -2).all(dim=0).tolist()
+    start, end = (same.index(False), len(same) - same[::-1].index(False)) if False in same else (0, len(same))
+    end += (end - start) % 2
+    part = slice(start, end) if end <= len(same) else slice(start - 1, len(same))
+    return x[..., part], y[..., part]
+
+
 def _real(x: Tensor) -> Float[Tensor, "*batch width"]:
     """Numbers, complex numbers or pairs of numbers, as adjacent numbers."""
     x = torch.view_as_real(x) if x.is_complex() else x
@@ -234,8 +253,8 @@ def _is_equal(one: Tensor | None, other: Tensor | None) -> bool:
 def _words(rotation: Rotation) -> str:
     """The angles and the pairs of a rotation."""
     width = rotation.width
-    at = {0: "pos", 1: "(pos + 1)"}.get(-1 if rotation.first is None else rotation.first)
-    is_known = at is not None and rotation.base is not None
+    at = f"(pos + {rotation.first})" if rotation.first else "pos"
+    is_known = rotation.first is not None and rotation.base is not None
     angle = f"{at} / {rotation.base:.6g}^(2i/{width})" if is_known else "their positions"
     pairs = f"(i, i + {width // 2})" if rotation.pairs == "halves" else "(2i, 2i + 1)"
     return f"{angle}, in pairs {pairs}"
@@ -285,7 +304,7 @@ def _angles(x: Tensor, y: Tensor, pairs: str, width: int) -> Rotation | None:
     first = next(
         (
             n
-            for n in (0, 1)
+            for n in range(16)
             if float((start - torch.polar(torch.ones_like(frequency), sign * n * frequency)).abs().max()) < 10 * CLOSE
         ),
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,16 +70,17 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
     """What differs from the same part of the same layer; what a reference means is no fault. A missing part says nothing."""
     left, wanted = defaultdict[tuple[int | None, str], list[Formula]](list), {one.part for one in reference}
     for one in reference:
-        left[one.layer, one.part].append(one)
+        left[one.layer, _place(one)].append(one)
     has_places = any(one.part == "residual" for one in found)
     for one in found:
-        same = left[one.layer, one.part]
+        same = left[one.layer, _place(one)]
         if same:
             other = same.pop(0)
             is_same = (
                 one.formula == other.formula
                 or (one.part == "scale" and one.cause == other.cause != "scale_other")
                 or (one.part == "norm" and has_places and _kind(one) == _kind(other))
+                or (one.part == "rotary" and not one.cause and _same_angles(one, other))
             )
             cause = one.cause or _difference(one, other)
             yield replace(one, cause="" if is_same else cause, usual=other.formula)
@@ -89,13 +91,29 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
             yield one
 
 
+def _place(one: Formula) -> str:
+    """The part, and for a residual or a norm its sub-layer."""
+    is_of_sublayer = one.part in ("residual", "norm")
+    return one.part + (" of attention" if "attention" in one.formula else " of network") * is_of_sublayer
+
+
 def _difference(one: Formula, other: Formula) -> str:
     """The name of how a part differs from that of a reference."""
     if one.part == "norm":
         return "norm_kind" if _kind(one) != _kind(other) else "norm_place"
+    if one.part == "mask":
+        sizes = [re.fullmatch(r"query − (\d+) < keys ≤ query", it.formula) for it in (one, other)]
+        widths = [int(size[1]) for size in sizes if size]
+        return "window_off_by_one" if len(widths) == 2 and abs(widths[0] - widths[1]) == 1 else "other_than_reference"
     if one.part == "residual":
         return _norms_apart(one.formula, other.formula)
     return "positions_missing" if one.formula == NONE else "other_than_reference"
+
+
+def _same_angles(one: Formula, other: Formula) -> bool:
+    """Whether two rotations have the same angles, as far as they are known; first position and order of pairs are free."""
+    angles = [re.sub(r"\(pos \+ \d+\)", "pos", it.formula).partition(", in pairs")[0] for it in (one, other)]
+    return angles[0] == angles[1] or any(it.endswith("their positions") for it in angles)
 
 
 def _kind(norm: Formula) -> str:
