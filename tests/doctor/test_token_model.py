@@ -157,3 +157,36 @@ def test_a_module_that_reads_positions_first_is_refused() -> None:
     )  # as a row: the batch is attended over by mistake
     module.layer.self_attn.batch_first = True
     assert TokenModel.of(module, column).base.tokens.shape == (1, 1)
+
+
+class Translator(nn.Module):
+    """An encoder-decoder whose arguments have the names of hand-written models, with angles as complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.positions = nn.Embedding(13, 12), nn.Parameter(torch.randn(20, 12))
+        self.encoder = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(12, 3, 20, batch_first=True)
+        self.register_buffer("angles", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        source, target = (self.embed(one) + self.positions[: one.shape[1]] for one in (src, tgt))
+        future = torch.ones(tgt.shape[1], tgt.shape[1]).triu(1).bool()
+        return self.decoder(target, self.encoder(source), tgt_mask=future) @ self.embed.weight.T
+
+
+def test_a_pair_is_read_by_the_names_of_its_arguments_or_as_a_tuple() -> None:
+    model, source, target = Translator().eval(), torch.tensor([[3, 1, 4, 1, 5, 9]]), torch.tensor([[2, 7, 1, 8]])
+    for inputs in (
+        (source, target),
+        (source, target.tolist()),
+        {"src": source, "tgt": target},
+        {"input_ids": source, "tgt": target},
+    ):
+        run = TokenModel.of(model, inputs).base
+        assert run.target is not None
+        assert torch.equal(run.tokens, source) and torch.equal(run.target, target)
+    assert xformer.diagnose(model, (source, target)).ok
+    assert torch.equal(
+        TokenModel.of(model, (source, target)).copied(torch.float64).module.angles.imag, model.angles.imag.double()
+    )

@@ -10,9 +10,6 @@ import xformer
 from tests.doctor.checking import TOKENS
 from tests.doctor.zoo.bugs import BUGS, SPECS, Bug, planted
 
-WITHOUT_LINE = {"positions_missing", "softmax_over_heads"}
-"""What happens in no line, or in a reshaped axis."""
-
 
 def check_of(bug: Bug) -> str:
     """The check that names a bug; some need padding or a loss."""
@@ -28,9 +25,8 @@ def test_a_bug_is_named_at_its_line(bug: Bug, tmp_path: Path) -> None:
     model, number = planted(bug, tmp_path)
     [finding] = xformer.diagnose(model, TOKENS, checks=[check_of(bug)], spec=SPECS[bug.style]).broken
     assert finding.cause in bug.causes
-    if finding.line or finding.cause not in WITHOUT_LINE:
-        near = 2 if bug.new == "pass" else 0  # the line itself is gone
-        assert abs(int(finding.line.removeprefix(f"{bug.style}.py:")) - number) <= near
+    near = 2 if bug.new == "pass" else 0  # the line itself is gone
+    assert abs(int(finding.line.removeprefix(f"{bug.style}.py:")) - number) <= near
 
 
 @pytest.mark.parametrize("spec", [True, False])

@@ -163,8 +163,8 @@ class TokenModel:
         text, named = "", {}
         if isinstance(inputs, str):
             text, inputs = inputs, _encoded(inputs, tokenizer)
-        if isinstance(inputs, tuple) and len(inputs) == 2 and all(isinstance(one, Tensor) for one in inputs):
-            inputs = {"0": inputs[0], "decoder_input_ids": inputs[1]}
+        if isinstance(inputs, tuple) and len(inputs) == 2 and _is_pair(model):
+            inputs = {"0": inputs[0], "decoder_input_ids": _as_rows(inputs[1])}
         if isinstance(inputs, Mapping):
             named = dict(inputs)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
@@ -357,8 +357,10 @@ class TokenModel:
         module, kept = _copy(self.module), []
         for owner in module.modules():
             kept += [(owner, name, one) for name, one in owner.named_buffers(recurse=False) if one.is_complex()]
+        for owner, name, _ in kept:  # `to` would drop the imaginary parts of angles
+            setattr(owner, name, None)
         module.to(dtype or self.dtype)
-        for owner, name, one in kept:  # `to` would drop the imaginary parts of angles
+        for owner, name, one in kept:
             setattr(owner, name, one.to(torch.complex128) if dtype == torch.float64 else one)
         return self.changed(module)
 

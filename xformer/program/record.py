@@ -28,6 +28,7 @@ UNSEEN = "unseen"
 """The name of what no PyTorch function shows: the operation of a scripted module, or a tensor computed out of sight."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+_DOCTOR = os.path.join(os.path.dirname(os.path.dirname(__file__)), "doctor") + os.sep
 
 
 class SourceLine(NamedTuple):
@@ -463,9 +464,9 @@ def calling_line() -> SourceLine | None:
 
 
 def _calling_lines() -> Iterator[SourceLine]:
-    """The lines of source outside PyTorch and this package that are running now, innermost first."""
+    """The lines of the model outside PyTorch and this package that are running now, innermost first."""
     frame = inspect.currentframe()
-    while frame is not None:
+    while frame is not None and not frame.f_code.co_filename.startswith(_DOCTOR):  # what called the model
         code = frame.f_code
         if not code.co_filename.startswith((_TORCH, _HERE)):
             yield SourceLine(code.co_filename, frame.f_lineno, code.co_qualname)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import torch
 
-from xformer.doctor.formulas.flow import Flow, called_with
+from xformer.doctor.formulas.flow import SAME_NUMBERS, Flow, called_with
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.heads import (
     RESHAPES,
@@ -185,8 +185,10 @@ class AttentionReader:
         cause = {"key": "", "query": "softmax_over_queries", "head": "softmax_over_heads"}.get(
             over, "attention_over_batch"
         )
-        formula = f"softmax over the {_PLURALS.get(over, 'batch')}"
-        return part_of("softmax", formula, cause, found.normaliser.operation, "softmax over the keys")
+        formula, by = f"softmax over the {_PLURALS.get(over, 'batch')}", found.normaliser.operation
+        if over == "query" and by.name == "softmax" and argument(by, 1, "dim") in (-1, len(by.result.shape) - 1):
+            by = found.last  # which reads the transposed weights
+        return part_of("softmax", formula, cause, by, "softmax over the keys")
 
     def _bias(self, found: FoundAttention, seen: Watched | None) -> Formula | None:
         """What is added to the scores beside the mask, if it grows with the distance."""
@@ -244,7 +246,10 @@ class AttentionReader:
         common = next((value for value in other if value in one), None)
         if common is None:
             return None
-        steps = [way[way.index(common) - 1].operation for way in (one, other) if way[0] is not common]
+        ways = [way[: way.index(common)] for way in (one, other)]
+        if min(map(len, ways)) == 0:  # one operand is made from the other, or is the other
+            ways = [[value for value in way if not _is_view(value)] for way in ways]
+        steps = [way[-1].operation for way in ways if way]
         step = max((step for step in steps if step is not None), key=lambda operation: operation.index, default=reader)
         return called_with(step, reader)
 
@@ -257,6 +262,10 @@ class AttentionReader:
                 return
             value = before
             yield value
+
+
+def _is_view(value: Value) -> bool:
+    return value.operation is not None and value.operation.name in SAME_NUMBERS
 
 
 def _operands(found: FoundAttention) -> dict[str, Value]:

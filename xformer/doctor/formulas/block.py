@@ -81,6 +81,7 @@ class BlockReader:
     def __init__(self, flow: Flow, attentions: Sequence[Sequence[FoundAttention]], layers: Layers) -> None:
         self._flow, self._layers = flow, layers
         self.norms = norms_of(flow)
+        self._read = flow.before(flow.program.outputs)
         self._norm_of = {flow.root(norm.result): norm for norm in self.norms}
         self._norms_from: dict[Value, list[Norm]] = {}
         for norm in self.norms:
@@ -107,10 +108,12 @@ class BlockReader:
         at, name = self._sums[one], one.name
         if name == "feed_forward":
             yield from filter(None, [self._network(one, at)])
+        if one.left not in self._read:
+            by = one.last if at is None else at.operation
+            yield part_of("residual", f"x, without {name}(x)", "output_unused", by, f"x + {name}(x)")
+            return
         if at is None:
-            if one.left not in self._flow.before(self._flow.program.outputs):
-                yield part_of("residual", f"x, without {name}(x)", "output_unused", one.last, f"x + {name}(x)")
-            elif self._is_in_layer(one) and self._is_cut(one):
+            if self._is_in_layer(one) and self._is_cut(one):
                 part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
                 line = self._call_of(one)
                 yield part if line is None else replace(part, line=str(line), text=line.text)

@@ -204,8 +204,9 @@ def _is_masked_later(found: FoundAttention, seen: Watched, past: Tensor) -> bool
     is_one = float((pattern.sum(dim=-1) - 1).nan_to_num(1.0, 1.0, 1.0).abs().max()) <= 0.01
     if is_one or found.is_masked_later or found.normalised != "key":
         return found.is_masked_later and not is_one
-    apart = (pattern - softmax).nan_to_num(1.0, 1.0, 1.0).abs()
-    return float(apart[..., past].max()) < CLOSE < float(apart[..., ~past].max())
+    added = (pattern - softmax).nan_to_num(1.0, 1.0, -1.0).clamp(-1.0, 1.0)
+    (low, high), (low_later, high_later) = (map(float, added[..., where].aminmax()) for where in (past, ~past))
+    return max(high - low, high_later - low_later) < CLOSE < abs(low - low_later)
 
 
 def _unused(flow: Flow, operations: Iterable[Operation], chain: Collection[Operation]) -> list[Operation]:

@@ -170,7 +170,7 @@ class RotaryReader:
         joined = [
             one for one in made if one.operation and one.operation.name in _REPEATS and _index(one) < _index(sums[0])
         ]
-        if len(sums) > 1:
+        if len(sums) > 1 or wrong == 2:
             return sums[min(wrong, len(sums) - 1)].operation
         return (joined or sums or [value])[0].operation
 
@@ -330,7 +330,7 @@ def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
 def _skewed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]) -> int | None:
     """Which of the two sums of a pair has another sign, if y mixes pairs of x by numbers of each position but rotates none.
 
-    None if y is something else.
+    2 if both sums have other numbers; None if y is something else.
     """
     d, n_rows = x.shape[-1], x.shape[0]
     same = (x == y).flatten(0, -2).all(dim=0)  # [width], of dimensions that are not mixed
@@ -357,9 +357,11 @@ def _skewed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]
                 is_mirrored = max(float((a + e).abs().max()), float((b - c).abs().max())) < 10 * CLOSE * size
                 angle = (turned / turned.abs().clamp(min=1e-30)).square()
                 is_still = float((angle - angle[:1]).abs().max()) < 100 * CLOSE
-                if (is_turned or is_mirrored) and not is_still:
+                length = turned.abs().clamp(min=1e-30).log().diff(dim=0)  # the same from position to position in xPos
+                is_even = float((length - length[:1]).abs().max()) < 100 * CLOSE
+                if (is_turned or is_mirrored) and is_even and not is_still:
                     return None
-                return 0 if float(b[0, 0]) > 0 else 1
+                return 2 if is_turned or is_mirrored else 0 if float(b[0, 0]) > 0 else 1
     return None
 
 
