@@ -185,7 +185,8 @@ def test_a_pair_is_read_by_the_names_of_its_arguments_or_as_a_tuple() -> None:
     ):
         run = TokenModel.of(model, inputs).base
         assert run.target is not None
-        assert torch.equal(run.tokens, source) and torch.equal(run.target, target)
+        assert torch.equal(run.tokens, source)
+        assert torch.equal(run.target, target)
     assert xformer.diagnose(model, (source, target)).ok
     assert torch.equal(
         TokenModel.of(model, (source, target)).copied(torch.float64).module.angles.imag, model.angles.imag.double()
