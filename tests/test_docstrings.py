@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import xformer
-from xformer import testing
+from xformer import assignments, testing
 from xformer.checkpoints import load
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +25,12 @@ EDITS = sorted(
 
 
 ASSERTIONS = sorted(f"xformer.testing.{name}" for name in vars(testing) if name.startswith("assert_"))
-NAMES = [*(f"xformer.{name}" for name in xformer.__all__), *(f"xformer.edits.{name}" for name in EDITS), *ASSERTIONS]
+NAMES = [
+    *(f"xformer.{name}" for name in xformer.__all__),
+    *(f"xformer.edits.{name}" for name in EDITS),
+    *(f"xformer.assignments.{name}" for name in assignments.__all__),
+    *ASSERTIONS,
+]
 """Public names; the modules among them have names of their own."""
 DRAWN = [f"{package.__name__}.{name}" for package in (xformer.analysis, xformer.viz) for name in package.__all__]
 SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")

@@ -131,10 +131,9 @@ def _assignments(room: Room) -> None:
 
     solved: dict[str, list[str]] = {}
     for row in rooms().results(room.id):
-        if row["lesson"] in SETS:
-            solved.setdefault(row["student"], []).extend(
-                [SETS[row["lesson"]][row["step"] - 1]] if row["solved"] else []
-            )
+        if (tasks := SETS.get(row["lesson"])) is not None:
+            of_student = solved.setdefault(row["student"], [])
+            of_student += [tasks[row["step"] - 1]] * row["solved"]
     if solved:
         rows = [{"student": name, "solved": len(tasks), "tasks": ", ".join(tasks)} for name, tasks in solved.items()]
         st.dataframe(pd.DataFrame(rows), key="room_assignments", hide_index=True)

@@ -109,6 +109,20 @@ def test_an_unknown_mistake_gets_no_name() -> None:
     assert result.cell.index == {"axis 0": 0, "axis 1": 0, "axis 2": 0, "axis 3": 0}
 
 
+@pytest.mark.parametrize("task", ["attention", "multi_head_attention", "layer_norm_and_block"])
+def test_the_doctor_reads_what_no_mistake_explains(task: str, tmp_path: Path) -> None:
+    code = """
+def attention(q, k, v, mask=None):
+    scores = q @ k.transpose(-2, -1) * 0.21  # <-
+    scores = scores.masked_fill(~mask, -1e9) if mask is not None else scores
+    weights = softmax(scores)
+    return weights @ v, weights
+"""
+    result = graded(Variant(task, "", PLAIN + code, ()), tmp_path)
+    assert (result.cause, result.place.text) == ("scale_other", "scores = q @ k.transpose(-2, -1) * 0.21  # <-")
+    assert "0.21" in result.sentence
+
+
 def test_the_first_wrong_cell_has_named_axes() -> None:
     def causal_mask(n):
         return torch.ones(n, n).tril(1).bool()

@@ -86,6 +86,8 @@ def test_hostile_code_fails_with_a_sentence_and_the_other_tasks_are_graded(hosti
         "cache_and_decoding": "stopped_python",
     }  # fmt: skip
     assert found["softmax"].status == "passed"
+    assert found["multi_head_attention"].follows_from == ("attention", "split_and_merge_heads")
+    assert "This may follow from multi_head_attention." in repr(hostile[1])
     assert "2 seconds" in found["causal_mask"].sentence
     assert "more memory" in found["attention"].sentence
     assert "code 3" in found["split_and_merge_heads"].sentence

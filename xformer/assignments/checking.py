@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -72,8 +72,8 @@ def check(
             raise InputError(f"A function of the assignments is one of {', '.join(parts)}; got {name!r:.60}.")
         functions = {name: submission}
     code = _TimedCode(functions, seconds)
-    results = tuple(grade(TASKS[name], code, parts) for name, parts in chosen.items())
-    return Report(str(functions.get("__name__", "notebook")), results, (), hint)
+    results = [grade(TASKS[name], code, parts) for name, parts in chosen.items()]
+    return Report(str(functions.get("__name__", "notebook")), _with_needs(results), (), hint)
 
 
 def _check_path(path: Path, task: str | None, hint: int, limits: RunLimits) -> Report:
@@ -84,7 +84,18 @@ def _check_path(path: Path, task: str | None, hint: int, limits: RunLimits) -> R
             results += _graded(file, task, code)
             notes += code.notes
     name = path.resolve().name if path.is_dir() or path.name != SOLUTION else path.resolve().parent.name
-    return Report(name, tuple(results), tuple(notes), hint)
+    return Report(name, _with_needs(results), tuple(notes), hint)
+
+
+def _with_needs(results: Sequence[Result]) -> tuple[Result, ...]:
+    """The results, with the tasks that those which fail may follow from."""
+    open_tasks = {one.task for one in results if one.status != "passed"}
+    return tuple(
+        replace(one, follows_from=tuple(name for name in TASKS[one.task].needs if name in open_tasks))
+        if one.status == "failed" and one.task in TASKS
+        else one
+        for one in results
+    )
 
 
 def empty_report(path: str, reason: str, *, task: str | None = None) -> Report:

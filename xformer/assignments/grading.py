@@ -60,6 +60,7 @@ class Result:
         place: The line.
         cell: The first wrong cell, if there are numbers.
         hints: Where to look, what is wrong, and how it should read.
+        follows_from: Tasks that are not passed and that this one may use.
     """
 
     task: str
@@ -71,6 +72,7 @@ class Result:
     place: SourcePlace = NOWHERE
     cell: Cell | None = None
     hints: tuple[str, ...] = ()
+    follows_from: tuple[str, ...] = ()
 
 
 class StudentCode(Protocol):
@@ -194,6 +196,11 @@ def _grade_part(task: AssignmentTask, part: TaskPart, student: StudentCode) -> R
         assert cell is not None
         if cause := _named_by_shape(cell, ran[failing], part, failing):
             return _with_problem(task, part, Problem(cause, f"{part.name}: {cell}."), "failed", cell)
+        if part.model is not None and (seen := student.diagnose(part)) is not None:
+            hints = (part.look, seen.sentence, f"It should read: {part.equation}")
+            return Result(
+                task.name, task.title, "failed", part.name, seen.cause, seen.sentence, seen.place, cell, hints
+            )
         hints = (part.look, f"{cell}.", "No known mistake gives these numbers; compare each step with the equation.")
         return Result(task.name, task.title, "failed", part.name, "", f"{part.name}: {cell}.", NOWHERE, cell, hints)
     first = known[0][0]

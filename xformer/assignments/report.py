@@ -82,6 +82,8 @@ class Report:
         if result.place.line:
             lines.append(f"        {result.place.line}  {result.place.text}")
         lines.append(f"        {result.cell}" if result.cell is not None else f"        {result.sentence}")
+        if result.follows_from:
+            lines.append(f"        This may follow from {', '.join(result.follows_from)}.")
         return lines + [f"        {hint}" for hint in self.hints(result)]
 
     def _repr_html_(self) -> str:

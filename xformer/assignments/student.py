@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.assignments.task import SolutionError, TaskCase, TaskPart, Wrong
+from xformer.doctor.check import Finding
 from xformer.doctor.diagnose import diagnose
 from xformer.program.record import Operation, Program, Recorder, SourceLine, watched
 
@@ -161,15 +162,26 @@ def _tensor(name: str, value: Any, function: Callable[..., Any]) -> Tensor:
 
 @torch.enable_grad()
 def diagnosed(part: TaskPart, make: Callable[..., Any], case: TaskCase) -> Problem | None:
-    """Return what the doctor finds in a model with the weights of a case, compared with the right one; None for nothing."""
+    """Return what the doctor finds in a model, compared with the right one; None for nothing.
+
+    The model is the one of a case, or has the part inside, of which then only the formulas are read.
+    """
     inputs = {name: one for name, one in case.inputs.items() if name not in ("sizes", "weights")}
-    models = [part.make(one, case.inputs) if part.make else one() for one in (make, part.right)]
+    models = [one if part.make is None else part.make(one, case.inputs) for one in (make, part.right)]
+    if part.model is not None:
+        models = [part.model(one) for one in models]
+        with suppress(Exception):  # a part may fail on other inputs
+            found = diagnose(models[0], torch.arange(14).view(2, 7), checks=["formula"], spec=models[1]).broken
+            return _as_problem(found[0]) if found and found[0].cause else None
+        return None
     loss = {"loss": lambda model, tokens: model.loss(tokens)} if hasattr(models[1], "loss") else {}
     broken = diagnose(models[0], inputs, spec=models[1], **loss).broken  # type: ignore[arg-type]
-    if not broken:
-        return None
-    place = SourcePlace(broken[0].line) if broken[0].line else SourcePlace()
-    return Problem(broken[0].cause, broken[0].whole_sentence, place)
+    return _as_problem(broken[0]) if broken else None
+
+
+def _as_problem(finding: Finding) -> Problem:
+    text = next((one.text for one in finding.formulas if one.line == finding.line), "")
+    return Problem(finding.cause, finding.whole_sentence, SourcePlace(finding.line, text))
 
 
 # ── the line ──

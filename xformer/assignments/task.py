@@ -102,6 +102,8 @@ class TaskPart:
         make: Makes what `run` calls from a class and the inputs; None for a function.
         uses: The functions and classes of other tasks that it may call.
         styles: Changes of the right formula that are right, too, with other numbers on the way.
+        model: Puts the function or module into a model of tokens, so that the doctor reads what no mistake explains.
+        equation: The equation, for the last hint then.
     """
 
     name: str
@@ -114,6 +116,8 @@ class TaskPart:
     make: Callable[[Callable[..., Any], Mapping[str, Any]], Callable[..., Any]] | None = None
     uses: Sequence[str] = ()
     styles: Sequence[Mapping[str, Any]] = ()
+    model: Callable[[Callable[..., Any]], nn.Module] | None = None
+    equation: str = ""
 
 
 @dataclass(frozen=True)

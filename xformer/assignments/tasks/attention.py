@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from xformer.assignments.task import AssignmentTask, TaskCase, TaskPart, normal, unpacked, wrong
 
@@ -152,6 +152,22 @@ def attend(function: Callable[..., Any], inputs: Mapping[str, Any]) -> dict[str,
     return unpacked(function(*inputs.values()), "output", "weights")
 
 
+class AroundAttention(nn.Module):
+    """A causal model of tokens whose attention is a function of queries, keys and values."""
+
+    def __init__(self, attention: Callable[..., Any]) -> None:
+        super().__init__()
+        self.embed, self.attention, self.head = nn.Embedding(29, 21), attention, nn.Linear(21, 29)
+        self.query, self.key, self.value = (nn.Linear(21, 21) for _ in range(3))
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos vocab"]:
+        """Return logits."""
+        x, n = self.embed(tokens), tokens.shape[1]
+        q, k, v = (part(x).unflatten(-1, (3, 7)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        z = self.attention(q, k, v, torch.ones(n, n, dtype=torch.bool).tril())[0]
+        return self.head(x + z.transpose(1, 2).flatten(2))
+
+
 def _qkv(
     seed: int, batch: int = 2, head: int = 3, query: int = 5, key: int = 7, d: int = 11, value: int = 13
 ) -> dict[str, Tensor]:
@@ -237,6 +253,8 @@ ATTENTION = AssignmentTask(
             attend,
             uses=("softmax",),
             styles=[{"scales": "queries"}],
+            model=AroundAttention,
+            equation="softmax(q·kᵀ / √d_head)·v, with the mask before the softmax",
         )
     ],
     needs=("softmax",),

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from xformer.assignments.task import AssignmentTask, TaskCase, TaskPart, module_with, normal, wrong
-from xformer.assignments.tasks.heads import MULTI_HEAD, MultiHeadAttentionOf, apply_module, with_weights
+from xformer.assignments.tasks.heads import AroundModule, MultiHeadAttentionOf, apply_module, with_weights
 
 
 class LayerNormOf(nn.Module):
@@ -138,7 +138,6 @@ _OVER = "mean and variance over the last axis: dim=-1, keepdim=True"
 _ROOT = "(x - mean) / torch.sqrt(variance + self.eps)"
 _FIRST = "x = x + self.attention(self.norm1(x), mask)"
 _SECOND = "x = x + self.down(F.gelu(self.up(self.norm2(x))))"
-_ATTENTION = [one for one in MULTI_HEAD if one.cause != "mask_not_applied"]
 LAYER_NORM_AND_BLOCK = AssignmentTask(
     "layer_norm_and_block",
     "Layer norm and block",
@@ -201,12 +200,13 @@ LAYER_NORM_AND_BLOCK = AssignmentTask(
                       is_missing=True),
                 wrong("sublayers_swapped", _FIRST, "the feed-forward network comes before the attention", order="ffn"),
                 wrong("sublayers_parallel", _SECOND, "both sub-layers read the same input", order="parallel"),
-                *_ATTENTION,
             ],
             apply_module,
             module_with,
             ("softmax", "attention", "split_heads", "merge_heads", "MultiHeadAttention", "LayerNorm"),
             [{"scales": "queries"}],
+            lambda module: AroundModule(module, 15, adds=False),
+            f"{_FIRST}; {_SECOND}",
         ),
     ],
     needs=("multi_head_attention",),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from xformer.assignments.task import AssignmentTask, TaskCase, TaskPart, Wrong, module_with, normal, weights_of, wrong
@@ -160,6 +160,20 @@ def with_weights(make: Callable[..., nn.Module], seed: int, *sizes: int, **input
     return {"sizes": sizes, "weights": weights_of(make, seed, *sizes), **inputs}
 
 
+class AroundModule(nn.Module):
+    """A causal model of tokens that adds the output of a module to its input."""
+
+    def __init__(self, module: Callable[..., Any], d_model: int, *, adds: bool = True) -> None:
+        super().__init__()
+        self.embed, self.module, self.head, self.adds = nn.Embedding(29, d_model), module, nn.Linear(d_model, 29), adds
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos vocab"]:
+        """Return logits."""
+        x, n = self.embed(tokens), tokens.shape[1]
+        made = self.module(x, torch.ones(n, n, dtype=torch.bool).tril())
+        return self.head(x + made if self.adds else made)
+
+
 def _cases() -> list[TaskCase]:
     causal, make = torch.ones(5, 5).tril().bool(), MultiHeadAttentionOf
     keys = torch.arange(5) < torch.tensor([5, 3])[:, None, None, None]
@@ -224,6 +238,8 @@ MULTI_HEAD_ATTENTION = AssignmentTask(
             module_with,
             ("softmax", "attention", "split_heads", "merge_heads"),
             [{"scales": "queries"}],
+            lambda module: AroundModule(module, 21),
+            "softmax(q·kᵀ / √d_head)·v in each head, then the output projection",
         )
     ],
     needs=("attention", "split_and_merge_heads"),
