@@ -11,7 +11,7 @@ from pages.controls.text import what_to_notice
 from pages.controls.widgets import choose_unlinked, seed
 from pages.first_principles import steps
 from pages.first_principles.code import code_panel
-from pages.first_principles.sentence import STEP, ask_more, ask_predict, ask_sentence, link_of
+from pages.first_principles.sentence import STEP, ask_more, ask_predict, ask_sentence, is_question_open, link_of
 from pages.state.link import share
 
 PANELS = {
@@ -24,7 +24,6 @@ PANELS = {
 }
 ALONE = {"model": steps.model_panel, "code": code_panel, "parts": steps.parts_panel}
 """Steps that do not use the sentence."""
-WITHOUT_MATRICES = ("scale", "code", "parts")
 NAMES = [*PANELS, *ALONE]
 TITLES = ("Average", "q, k, v", "Scale", "Mask", "Heads", "Position", "Model", "Code", "Parts")
 STEPS = {name: f"{number} {title}" for number, (name, title) in enumerate(zip(NAMES, TITLES, strict=True), 1)}
@@ -44,13 +43,14 @@ def page() -> None:
         if sentence is not None:
             with st.popover("More", type="tertiary"):
                 ask_more(sentence)
-        if step not in WITHOUT_MATRICES:
-            ask_predict()
+        ask_predict()
+    notes, link = list[str](), {} if sentence is None else link_of(sentence)
     with embed.picture(), st.container(gap="xsmall"):
-        if sentence is None:
-            notes, link = ALONE[step]()
-        else:
-            notes, link = PANELS[step](sentence), link_of(sentence)
+        if not is_question_open(step):
+            if sentence is None:
+                notes, link = ALONE[step]()
+            else:
+                notes = PANELS[step](sentence)
     what_to_notice(notes)
     share({"step": step} | link)
 

@@ -128,6 +128,46 @@ def ask_predict() -> None:
         st.session_state[PREDICTED] = set()
 
 
+QUESTIONS = {
+    "scale": (
+        "q and k each have 64 independent numbers of mean 0 and variance 1. What is the standard deviation of q · k?",
+        ("1", "8", "64"),
+        "8",
+        "64 products of variance 1 add up to a variance of 64, and √64 = 8. So the scores are divided by √64.",
+    ),
+    "code": (
+        "What does the code of a causal attention do between the product of q and k and the softmax?",
+        ("It masks the scores, then norms them", "It scales the scores, then masks them", "It adds the values"),
+        "It scales the scores, then masks them",
+        "The scores are divided by √d_head, and those of later tokens become −∞, so that the softmax gives them 0.",
+    ),
+    "parts": (
+        "Without which component can a transformer without a mask not tell the order of its words?",
+        ("The norm", "The feed-forward network", "The positional encoding"),
+        "The positional encoding",
+        "Attention is a weighted sum, and norms and feed-forward networks compute each word alone: none depends on the order.",
+    ),
+}
+"""The questions of the steps without matrices: question, options, the right one, and why."""
+
+
+def is_question_open(step: str) -> bool:
+    """Draw the question of a step without matrices, if the visitor predicts; return whether it has no answer yet."""
+    if not st.session_state[PREDICT] or step not in QUESTIONS:
+        return False
+    question, options, right, why = QUESTIONS[step]
+    headline(question)
+    key = f"principle_question_{step}"
+    picked = st.radio(question, options, index=None, horizontal=True, key=key, label_visibility="collapsed")
+    if picked is None:
+        return True
+    if picked == right:
+        st.success(why, icon=":material/check:")
+    else:
+        st.info(f"It is “{right}”. {why}", icon=":material/lightbulb:")
+    return False
+
+
 def tell(finding: str) -> None:
     """Draw the finding of a step as its headline; nothing while the visitor predicts the numbers that it tells."""
     is_open = st.session_state[PREDICT] and st.session_state[STEP] not in st.session_state[PREDICTED]

@@ -11,6 +11,7 @@ import torch
 import xformer
 from pages.compute import cached_runs
 from pages.first_principles import steps
+from pages.first_principles.sentence import QUESTIONS
 from tests.pages.code_and_picture import assert_code_draws_what_is_shown, left_by
 from tests.pages.conftest import ROOT, Open, complaints, text
 from xformer.analysis.principles import Sentence, head_of, product_variances
@@ -157,6 +158,24 @@ def test_the_model_step_shows_a_head_of_a_trained_model(open_page: Open) -> None
     assert "model=reverse-decoder" in link.proto.query_string
     app.text_input(key="principle_input").set_value("1 2 3 4 5").run()
     assert "at most 4 numbers" in app.error[0].value
+
+
+@pytest.mark.parametrize("step", QUESTIONS)
+def test_a_step_without_matrices_asks_a_question_before_its_picture(step: str, open_page: Open) -> None:
+    _, options, right, why = QUESTIONS[step]
+    key = f"principle_question_{step}"
+    note = {"scale": "Training may change both", "code": "Attention is a dozen lines", "parts": "one registered file"}[
+        step
+    ]
+    assert note in text(open_page(PRINCIPLES, step=step))
+    app = open_page(PRINCIPLES, step=step, predict="1")
+    assert note not in text(app)
+    for option in options:
+        app.radio(key=key).set_value(option).run()
+        assert [one.value for one in app.success] == ([why] if option == right else [])
+        assert [why in one.value for one in app.info] == ([] if option == right else [True])
+        assert complaints(app) == []
+        assert note in text(app)
 
 
 def test_the_model_step_states_a_prediction_only_at_output_positions() -> None:
