@@ -156,7 +156,7 @@ def is_question_open(step: str) -> bool:
     if not st.session_state[PREDICT] or step not in QUESTIONS:
         return False
     question, options, right, why = QUESTIONS[step]
-    headline(question)
+    st.markdown(f"**{question}**")
     key = f"principle_question_{step}"
     picked = st.radio(question, options, index=None, horizontal=True, key=key, label_visibility="collapsed")
     if picked is None:
