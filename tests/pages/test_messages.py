@@ -36,7 +36,7 @@ OURS = {
     "classroom/stage.py": {"words"},  # of buttons, or escaped where it is created
     "compare/panels.py": {"name"},  # escaped where it is created
     "compare/sidebar.py": {"words"},
-    "first_principles/sentence.py": {"question", "why"},  # of the questions, which are ours
+    "first_principles/sentence.py": {"why"},  # of the questions, which are ours
     "embeddings/page.py": {"name"},
     "feed_forward/page.py": {"choice.title", "label", "words"},  # of a layer, or escaped where it is created
     "home/panels.py": {"label", "published.title"},
