@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import xformer
 from xformer.assignments.bugs import BUGS, PLANTED
 from xformer.assignments.grading import LocalCode, Result, cases, grade_bug
-from xformer.assignments.student import Problem, diagnosed
+from xformer.assignments.student import Problem
 from xformer.assignments.worker import loaded
 
 
@@ -64,10 +65,15 @@ def test_the_doctor_names_the_bug(name: str, tmp_path: Path) -> None:
     bug, [part] = PLANTED[name], BUGS[name].parts
     path = tmp_path / f"{name}.py"
     path.write_text(bug.text)
-    problem = diagnosed(part, loaded(path).Model, cases(part)[0])
-    assert problem is not None
-    assert problem.cause in (bug.cause, *bug.also)
-    assert problem.place.line.startswith(f"{name}.py:")
+    given = cases(part)[0].inputs
+    assert part.make is not None
+    model, right = (part.make(one, given) for one in (loaded(path).Model, part.right))
+    inputs = {name: one for name, one in given.items() if name in ("tokens", "valid")}
+    loss = {"loss": lambda model, tokens: model.loss(tokens)} if bug.cause == "targets_not_shifted" else {}
+    checks = ["formula", "loss", "batch", "right_padding", "cache"]
+    first, *_ = xformer.diagnose(model, inputs, checks=checks, spec=right, **loss).broken
+    assert first.cause in (bug.cause, *bug.also)
+    assert first.line.startswith(f"{name}.py:")
 
 
 def _with_missing_line(text: str, line: str) -> str:

@@ -241,7 +241,8 @@ def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake
         right += tensors(change)
     changes = [{**style, **one.change} for one in mistakes for style in ({}, *part.styles)]
     wrong = [one for change in changes for one in tensors(change) if bool(one.any())]  # zeros are there to be filled
-    new = [one for one in wrong if not any(_is_same(one, other) for other in right)]
+    known_right = _Tensors(right)
+    new = [one for one in wrong if one not in known_right]
     own = _recorded(part, function, case)
     known = [one for one in own.program.operations if _line(one, part) is not None]
     operation = _first(own, part, new, _only_in(new, right)) or next(reversed(known), None)
@@ -254,7 +255,8 @@ def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake
 
 def _first(own: _Recording, part: TaskPart, new: Sequence[Tensor], numbers: Tensor) -> Operation | None:
     """The first operation that shows the wrong formula: by its result, or by the numbers of its line."""
-    whole = next((one for one, result in own.tensors if any(_is_same(result, other) for other in new)), None)
+    known_wrong = _Tensors(new)
+    whole = next((one for one, result in own.tensors if result in known_wrong), None)
     by_line: dict[SourceLine, list[Tensor]] = {}
     firsts: dict[SourceLine, Operation] = {}
     for operation, result in own.tensors:
@@ -275,13 +277,29 @@ def _line(operation: Operation, part: TaskPart) -> SourceLine | None:
     return next((one for one in lines if one.function.split(".")[0] not in part.uses), None)
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers in the same shape, but for axes of size 1."""
-    if one.squeeze().shape != other.squeeze().shape:
-        return False
-    one, other = (torch.where(x.abs() < 1e6, x, x.sign() * math.inf) for x in (one.squeeze(), other.squeeze()))
-    size = float(other[other.isfinite()].abs().max()) if bool(other.isfinite().any()) else 1.0
-    return torch.allclose(one, other, rtol=1e-5, atol=1e-6 * size, equal_nan=True)
+class _Tensors:
+    """Some tensors, by shape. Axes of size 1 do not count, and numbers beyond a million are infinite."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        by_shape: dict[torch.Size, list[Tensor]] = {}
+        for one in map(self._plain, tensors):
+            by_shape.setdefault(one.shape, []).append(one)
+        self._stacks = {shape: torch.stack(some) for shape, some in by_shape.items()}
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        """Whether one of them has the same numbers, to rounding."""
+        one = self._plain(tensor)
+        if (stack := self._stacks.get(one.shape)) is None:
+            return False
+        finite = one[one.isfinite()]
+        size = float(finite.abs().max()) if len(finite) else 1.0
+        close = torch.isclose(stack, one.expand_as(stack), rtol=1e-5, atol=1e-6 * size, equal_nan=True)
+        return bool(close.flatten(1).all(dim=1).any()) if one.dim() else bool(close.any())
+
+    @staticmethod
+    def _plain(tensor: Tensor) -> Tensor:
+        one = tensor.squeeze()
+        return torch.where(one.abs() < 1e6, one, one.sign() * math.inf)
 
 
 def _telling(tensor: Tensor) -> Float[Tensor, "n"]:
