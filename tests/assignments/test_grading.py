@@ -189,3 +189,16 @@ def test_the_right_formula_is_that_of_pytorch(name: str) -> None:
         for output, right in expected(part, at).items():
             free = torch.tensor(False) if case.free is None else case.free
             torch.testing.assert_close(ran.outputs[output].masked_fill(free, 0), right.masked_fill(free, 0))
+
+
+def test_a_line_of_a_notebook_is_that_of_its_cell() -> None:
+    names = {}
+    exec(
+        compile(
+            "import torch\ndef causal_mask(n):\n    return torch.ones(n, n).tril(1).bool()",
+            "/tmp/ipykernel_7/12.py",
+            "exec",
+        ),
+        names,
+    )
+    assert assignments.check(names, task="causal_mask").results[0].place.line == "cell:3"

@@ -120,13 +120,14 @@ def problem_of(error: BaseException) -> Problem:
 def _place_of(error: BaseException) -> SourcePlace:
     """The innermost line of the student's code in a traceback, or the line of a syntax error."""
     if isinstance(error, SyntaxError) and error.filename and not error.filename.startswith(_LIBRARIES):
-        return SourcePlace(f"{Path(error.filename).name}:{error.lineno}", (error.text or "").strip())
+        return _place(error.filename, error.lineno or 0, (error.text or "").strip())
     frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_students(one.filename)]
-    return (
-        SourcePlace(f"{Path(frames[-1].filename).name}:{frames[-1].lineno}", frames[-1].line or "")
-        if frames
-        else SourcePlace()
-    )
+    return _place(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line or "") if frames else NOWHERE
+
+
+def _place(file: str, number: int, text: str) -> SourcePlace:
+    """A line by the name of its file, or as a line of a cell: a kernel gives each cell a file of its own."""
+    return SourcePlace(f"{'cell' if 'ipykernel_' in file else Path(file).name}:{number}", text)
 
 
 def _is_students(file: str) -> bool:
@@ -250,7 +251,7 @@ def locate(part: TaskPart, function: Callable[..., Any], case: TaskCase, mistake
         producers = [one.operation for one in operation.inputs if one.operation is not None and one.is_from_inputs]
         operation = next((one for one in producers if _line(one, part) is not None), operation)
     line = None if operation is None else _line(operation, part)
-    return SourcePlace() if line is None else SourcePlace(str(line), line.text)
+    return NOWHERE if line is None else _place(line.file, line.number, line.text)
 
 
 def _first(own: _Recording, part: TaskPart, new: Sequence[Tensor], numbers: Tensor) -> Operation | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -60,7 +58,6 @@ class BlockOf(nn.Module):
         activation: The nonlinearity between the projections.
         passes_mask: Whether the attention gets the mask.
         order: Which sub-layer comes first; "parallel" for both reading the same input.
-        attention: Arguments of `MultiHeadAttentionOf`.
     """
 
     def __init__(
@@ -76,10 +73,9 @@ class BlockOf(nn.Module):
         activation: str = "gelu",
         passes_mask: bool = True,
         order: str = "attention",
-        **attention: Any,
     ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttentionOf(d_model, n_heads, **attention)
+        self.attention = MultiHeadAttentionOf(d_model, n_heads)
         self.norm1, self.norm2 = LayerNormOf(d_model), LayerNormOf(d_model)
         self.up, self.down = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
         self.residuals, self.norms, self.place = (attention_residual, ffn_residual), norms, place

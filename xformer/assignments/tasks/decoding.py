@@ -25,8 +25,8 @@ def next_token_loss_of(
         logits, tokens = logits[:, : n - shift], tokens[:, shift:]
     else:
         logits, tokens = logits[:, -shift:], tokens[:, : n + shift]
-    if scores != "logits":
-        logits = logits.softmax(-1) if scores == "softmax" else logits.softmax(-1).log().softmax(-1).log() * -1
+    if scores == "softmax":
+        logits = logits.softmax(-1)
     each = F.cross_entropy(logits.transpose(1, 2), tokens, reduction="none", ignore_index=-100)
     is_plain = ignore_index is None or keeps_ignored
     kept = torch.ones_like(each, dtype=torch.bool) if is_plain else tokens != ignore_index

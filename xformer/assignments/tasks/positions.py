@@ -11,11 +11,10 @@ from xformer.assignments.task import AssignmentTask, TaskCase, TaskPart, normal,
 
 def sinusoidal_positions_of(
     n: int, d_model: int, *, order: str = "interleaved", exponent: float = 2.0, first: int = 0, base: float = 10000.0,
-    width: int = 0,
 ) -> Float[Tensor, "pos d_model"]:  # fmt: skip
     """The table of positions; the keyword arguments make it wrong."""
     position, pair = torch.arange(first, first + n).double()[:, None], torch.arange(d_model // 2).double()
-    angles = position / base ** (exponent * pair / (width or d_model))
+    angles = position / base ** (exponent * pair / d_model)
     sin, cos = angles.sin().float(), angles.cos().float()
     if order == "every":  # the exponent of feature i is i, not that of its pair
         every = position / base ** (torch.arange(d_model).double() / d_model)
