@@ -1,8 +1,8 @@
 """The server: the guards between the network and the app, and the loading of the libraries that every screen needs.
 
 Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts in front of Streamlit. PyTorch, pandas, the
-chart libraries, the shared modules and the language model take several seconds. They load in a thread that starts with it, so that
-the server responds at once; visitors who arrive before it has finished see a message.
+chart libraries, the shared modules and the language model take several seconds. They load in a thread that starts with the
+server, so that it responds at once; visitors who arrive before it has finished see a message.
 """
 
 from __future__ import annotations
