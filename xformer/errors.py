@@ -14,7 +14,8 @@
     ├── TrainingError       a training run cannot start or continue
     ├── RunStoreError       the run store cannot be used, or a run is in the wrong state for the operation
     │   └── QuotaExceededError  a write would exceed the quota or the free disk space; also an InputError
-    └── ClassroomError      a classroom has ended, or rejects the message
+    ├── ClassroomError      a classroom has ended, or rejects the message
+    └── AssignmentError     a solution cannot be used as its task says, or nothing can be checked
 
 Each message is one plain sentence that can be shown to a visitor as it is.
 """
@@ -82,3 +83,7 @@ class QuotaExceededError(RunStoreError, InputError):
 
 class ClassroomError(XformerError):
     """A classroom has ended, or rejects the message."""
+
+
+class AssignmentError(XformerError):
+    """A solution cannot be used as its task says, or the process that checks it does not start."""

@@ -29,6 +29,7 @@ import safetensors.torch
 
 from xformer.assignments.student import NOWHERE, Problem, Ran, SourcePlace
 from xformer.assignments.task import TaskPart, Wrong
+from xformer.errors import AssignmentError
 
 START_SECONDS = 120.0
 """Longest time until the libraries are imported."""
@@ -234,7 +235,11 @@ class Submission:
         shutil.copytree(self.file.parent, self._folder, symlinks=True, dirs_exist_ok=True, ignore=_not_copied)
         self._server = _server()
         wanted = {"start": str(Path(self._folder, self.file.name)), "memory": self.limits.memory}
-        self._pid = self._server.ask(wanted, START_SECONDS)[0]["pid"]
+        try:
+            self._pid = self._server.ask(wanted, START_SECONDS)[0]["pid"]
+        except _SilentError as error:
+            self.stop()
+            raise AssignmentError("The process that runs submissions did not start; try again.") from error
         reply, _ = self._exchanged({"load": True}, LOAD_SECONDS)
         self.declared = str(reply.get("declared", ""))
         if "problem" in reply:

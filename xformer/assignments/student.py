@@ -15,9 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.assignments.task import SolutionError, TaskCase, TaskPart, Wrong
+from xformer.assignments.task import TaskCase, TaskPart, Wrong
 from xformer.doctor.check import Finding
 from xformer.doctor.diagnose import diagnose
+from xformer.errors import AssignmentError
 from xformer.program.record import Operation, Program, Recorder, SourceLine, watched
 
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
@@ -77,7 +78,7 @@ def run_case(part: TaskPart, function: Callable[..., Any], case: TaskCase) -> Ra
         if leaves:
             gradients = _gradients(outputs, leaves)
             outputs = {name: one.detach() for name, one in outputs.items()} | gradients
-    except SolutionError as error:
+    except AssignmentError as error:
         cause = "no_gradient" if "gradient" in str(error) else "wrong_type"
         return Ran({}, Problem(cause, str(error)))
     except Exception as error:  # whatever the student's code raises
@@ -93,7 +94,7 @@ def _gradients(outputs: Mapping[str, Tensor], leaves: Mapping[str, Tensor]) -> d
     """The gradients of a weighted sum of the outputs."""
     floats = [one for one in outputs.values() if one.is_floating_point()]
     if not any(one.requires_grad for one in floats):
-        raise SolutionError(
+        raise AssignmentError(
             "Its result has no gradient, so that nothing could be learned; do not use detach or NumPy here."
         )
     total = sum((one * torch.arange(1, one.numel() + 1).view(one.shape).cos()).sum() for one in floats)
@@ -158,7 +159,7 @@ def _tensor(name: str, value: Any, function: Callable[..., Any]) -> Tensor:
     if isinstance(value, Tensor):
         return value
     what = "the result" if name == "output" else f"`{name}`"
-    raise SolutionError(f"It returns a {type(value).__name__} for {what}; it should be a tensor.")
+    raise AssignmentError(f"It returns a {type(value).__name__} for {what}; it should be a tensor.")
 
 
 @torch.enable_grad()

@@ -15,14 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from xformer.doctor.formulas.formula import CAUSES_OF_FORMULAS
-from xformer.errors import XformerError
+from xformer.errors import AssignmentError
 
 Outputs = Mapping[str, Tensor]
 Run = Callable[[Callable[..., Any], Mapping[str, Any]], Mapping[str, Any]]
-
-
-class SolutionError(XformerError):
-    """The student's code cannot be used as the task says; the message is one sentence for the student."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +139,10 @@ def normal(seed: int, *shape: int, scale: float = 1.0) -> Float[Tensor, "..."]:
 
 
 def unpacked(returned: Any, *names: str) -> dict[str, Any]:
-    """Return the elements of a returned tuple by name. Raises `SolutionError` if it is another object."""
+    """Return the elements of a returned tuple by name. Raises `AssignmentError` if it is another object."""
     if not isinstance(returned, tuple | list) or len(returned) != len(names):
         what = f"{len(returned)} values" if isinstance(returned, tuple | list) else type(returned).__name__
-        raise SolutionError(f"It returns {what}; it should return ({', '.join(names)}).")
+        raise AssignmentError(f"It returns {what}; it should return ({', '.join(names)}).")
     return dict(zip(names, returned, strict=True))
 
 
@@ -160,11 +156,11 @@ def weights_of(make: Callable[..., nn.Module], seed: int, *sizes: int) -> dict[s
 
 
 def module_with(make: Callable[..., nn.Module], inputs: Mapping[str, Any]) -> nn.Module:
-    """Return a module of the sizes and with the weights of a case. Raises `SolutionError` if the weights do not fit."""
+    """Return a module of the sizes and with the weights of a case. Raises `AssignmentError` if the weights do not fit."""
     module, weights = make(*inputs["sizes"]), inputs["weights"]
     found = {name: tuple(one.shape) for name, one in module.state_dict().items()}
     if found != {name: tuple(one.shape) for name, one in weights.items()}:
         odd = sorted(found.keys() ^ weights.keys()) or ["shapes"]
-        raise SolutionError(f"Its weights should be those of the given __init__; look at {', '.join(odd[:3])}.")
+        raise AssignmentError(f"Its weights should be those of the given __init__; look at {', '.join(odd[:3])}.")
     module.load_state_dict(dict(weights))
     return module.to(next(iter(weights.values())).dtype).eval()

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.assignments.task import SolutionError
+from xformer.errors import AssignmentError
 
 VOCAB, HALF = 16, 8
 """The number of symbols, and of those that are repeated."""
@@ -82,10 +82,10 @@ def train_and_show(functions: Mapping[str, Any], seconds: float, out: Path) -> d
     """Train the model of a student's file, and write its attention in a folder as a page that opens without a network.
 
     Raises:
-        SolutionError: The file has no GPT or no loss.
+        AssignmentError: The file has no GPT or no loss.
     """
     if missing := [name for name in ("GPT", "next_token_loss") if name not in functions]:
-        raise SolutionError(f"There is no {missing[0]}.")
+        raise AssignmentError(f"There is no {missing[0]}.")
     trained = train(functions["GPT"], functions["next_token_loss"], seconds=seconds)
     from xformer.reading import read
     from xformer.widgets.page import save_html

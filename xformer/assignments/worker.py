@@ -132,13 +132,13 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def limit(memory: int) -> None:
-    """Limit what this process may use: memory beyond that of the libraries, time, files. Only on systems that can."""
+    """Limit what this process may use: memory beyond that of the libraries (on Linux), time, files."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + memory
-        limits = {"AS": most, "FSIZE": FILE_BYTES, "CPU": CPU_SECONDS, "CORE": 0}
+        limits = {"FSIZE": FILE_BYTES, "CPU": CPU_SECONDS, "CORE": 0}
+        if (statm := Path("/proc/self/statm")).exists():
+            limits["AS"] = int(statm.read_text().split()[0]) * resource.getpagesize() + memory
         for name, value in limits.items():
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
