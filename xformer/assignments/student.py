@@ -183,7 +183,10 @@ def diagnosed(part: TaskPart, make: Callable[..., Any], case: TaskCase) -> Probl
 
 def _as_problem(finding: Finding) -> Problem:
     text = next((one.text for one in finding.formulas if one.line == finding.line), "")
-    return Problem(finding.cause, finding.whole_sentence, SourcePlace(finding.line, text))
+    is_around = (
+        Path(__file__).parent / "tasks" / finding.line.partition(":")[0]
+    ).is_file()  # the model around the part
+    return Problem(finding.cause, finding.whole_sentence, NOWHERE if is_around else SourcePlace(finding.line, text))
 
 
 # ── the line ──

@@ -137,6 +137,7 @@ def attention_of(
             "fill": lambda: scores.masked_fill(~mask, fill),
             "inverted": lambda: scores.masked_fill(mask, fill),
             "added": lambda: scores + mask,
+            "added_inverted": lambda: scores + mask * -1e9,
             "multiplied": lambda: scores * mask,
         }.get(masked, lambda: scores)()
     weights = {"softmax": lambda: scores.softmax(dim), "scores": lambda: scores, "sigmoid": scores.sigmoid}[
@@ -229,6 +230,7 @@ ATTENTION = AssignmentTask(
                 wrong("mask_not_applied", _FILL, "the mask does not reach the scores", masked="no", is_missing=True),
                 wrong("mask_inverted", _FILL, "the mask hides what it should show", masked="inverted"),
                 wrong("mask_inverted", _FILL, "the mask hides what it should show", masked="inverted", fill=-INF),
+                wrong("mask_inverted", _FILL, "the mask hides what it should show", masked="added_inverted"),
                 wrong("mask_added_as_bool", _FILL, masked="added"),
                 wrong("mask_multiplied", _FILL, masked="multiplied"),
                 wrong("mask_after_softmax", _FILL, masked="after", beyond={"masked": "no"}),

@@ -162,10 +162,9 @@ def generate_of(
 ) -> Int[Tensor, "batch total"]:  # fmt: skip
     """Append the likeliest token, again and again; the keyword arguments make it wrong."""
     start = tokens.shape[1]
-    for _ in range(n_new + extra):
-        logits = model(tokens[:, -1:] if reads == "last" else tokens[:, :start] if reads == "prompt" else tokens)[
-            :, row
-        ]
+    for step in range(n_new + extra):
+        is_last = reads == "last" or (reads == "prompt_then_last" and step > 0)
+        logits = model(tokens[:, -1:] if is_last else tokens[:, :start] if reads == "prompt" else tokens)[:, row]
         new = logits.argmin(-1) if pick == "argmin" else logits.argmax(-1)
         new = new[0].expand_as(new) if pick == "first_text" else new
         tokens = (
@@ -232,6 +231,8 @@ CACHE_AND_DECODING = AssignmentTask(
             [
                 wrong("decoding_reads_first_position", _PICK, "the logits of the first position are used", row=0),
                 wrong("decoding_drops_context", _PICK, "only the last token is read, without the ones before", reads="last"),
+                wrong("decoding_drops_context", _PICK, "after the prompt, only the last token is read, without those before",
+                      reads="prompt_then_last"),
                 wrong("decoding_drops_context", _PICK, "only the prompt is read, again and again", reads="prompt"),
                 wrong("decoding_count", "for _ in range(n_new)", "one token too many is added", extra=1),
                 wrong("decoding_count", "for _ in range(n_new)", "one token is missing", extra=-1),
