@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 """The version of the JSON; it grows when a field changes its meaning or goes away."""
 COLUMNS = (
     "submission", "task", "status", "part", "cause", "line", "text", "sentence", "case", "output", "index", "expected",
-    "actual",
+    "actual", "follows_from",
 )  # fmt: skip
 
 
@@ -109,6 +109,7 @@ def _row(name: str, result: Result) -> dict[str, str]:
     cell = result.cell
     index = "" if cell is None else ", ".join(f"{axis} {at}" for axis, at in cell.index.items())
     found = {"submission": name, "line": result.place.line, "text": result.place.text, "index": index}
+    found |= {"follows_from": ", ".join(result.follows_from)}
     found |= {one: getattr(result, one) for one in ("task", "status", "part", "cause", "sentence")}
     return found | {one: "" if cell is None else getattr(cell, one) for one in ("case", "output", "expected", "actual")}
 
@@ -154,7 +155,8 @@ def common_mistakes(table: pd.DataFrame) -> Any:
         table: The table of a class, as `--csv` writes it: `pandas.read_csv(file, keep_default_na=False)`.
 
     Returns:
-        An Altair chart: a bar for each task and cause, the longest first.
+        An Altair chart: a bar for each task and cause, the longest first. A task that repeats the mistake of one that it uses
+        is not counted.
 
     Example:
         >>> from xformer import assignments
@@ -167,10 +169,16 @@ def common_mistakes(table: pd.DataFrame) -> Any:
     """
     with needed("altair", "A chart", "xformer[viz]"):
         import altair as alt
-    failed = table[table["status"] == "failed"]
-    named = failed.assign(cause=[cause or "(not known)" for cause in failed["cause"]])
-    counted = named.groupby(["task", "cause"], as_index=False).agg(
-        submissions=("submission", "nunique"), names=("submission", lambda names: ", ".join(sorted(set(names))[:12]))
+    failed = table.query("status == 'failed'")
+    is_repeated = failed.duplicated(["submission", "cause"]) & (failed["follows_from"] != "")
+    named = failed.assign(cause=[cause or "(not known)" for cause in failed["cause"]], is_repeated=is_repeated)
+    counted = (
+        named.query("not is_repeated")
+        .groupby(["task", "cause"], as_index=False)
+        .agg(
+            submissions=("submission", "nunique"),
+            names=("submission", lambda names: ", ".join(sorted(set(names))[:12])),
+        )
     )
     counted["mistake"] = counted["task"] + ": " + counted["cause"]
     total = table["submission"].nunique()
