@@ -267,7 +267,7 @@ FAULTS = {
     ),
     "transformers PR #38094": Fault(
         lambda: Decoder(lowest_as_true), lambda: Decoder(lowest_added),
-        "causality", "mask_inverted", "added = torch.zeros", is_later,
+        "causality", "mask_inverted", "attn_mask=added.bool()", is_later,
     ),
     "transformers #47651": Fault(
         lambda: Decoder(in_blocks_without_mask), lambda: Decoder(in_blocks_with_mask),

@@ -325,6 +325,10 @@ def _of_padding_mask(
     keys, queries = valid[:, None, None, :], valid_queries[:, None, :, None]
     if torch.equal(allowed & queries, (seen & keys & queries).expand_as(allowed)):
         return None
+    if not (allowed & queries).any():
+        return "padding_inverted", "The mask hides every key."
+    if torch.equal(allowed & queries, (keys & queries).expand_as(allowed)):
+        return "mask_not_applied", "With padding, no causal mask hides later tokens."
     open_to = (allowed != (seen & keys)).any(dim=-1, keepdim=True) & queries  # where the mask is not the right one
     order = torch.arange(n_rows * n_heads).view(n_rows, n_heads) % n_rows  # of mask.repeat(n_heads, 1, 1)
     for cause, words, mask in (

@@ -224,10 +224,6 @@ def assume(condition: object, otherwise: str) -> None:
         raise NotApplicableError(otherwise)
 
 
-_READ = {"scale", "softmax", "heads"}
-"""The parts of an attention."""
-
-
 @dataclass(frozen=True, eq=False)
 class CheckContext:
     """A model being checked, with the results that its checks share."""
@@ -259,9 +255,11 @@ class CheckContext:
         """What the attentions compute, on the path with an explicit softmax; see `formulas`."""
         model = stepwise(self.model)
         run = model.shortened(16)
-        with suppress(Exception):  # two rows tell the batch from the rest; a model may read one only
+        with suppress(
+            Exception
+        ):  # two rows tell the batch from the rest; a model may read one only, or mix it with heads
             found = tuple(formulas(model, stacked([run, run.with_read(model.other_tokens(run.read))])))
-            if any(one.part in _READ for one in found):  # a softmax over batch and heads is not found
+            if any(one.cause or one.part in ("scale", "softmax") for one in found):
                 return found
         return tuple(formulas(model, run))
 

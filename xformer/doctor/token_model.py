@@ -182,6 +182,10 @@ class TokenModel:
         base = ModelCall(tokens[:1], target=None if target is None else target[:1])
         known = {name for names in ARGUMENTS.values() for name in names}
         extra = {name: value for name, value in named.items() if name not in known}
+        rows = {
+            name: one for name, one in extra.items() if isinstance(one, Tensor) and one.shape[:1] == tokens.shape[:1]
+        }
+        extra |= {name: one[:1] for name, one in rows.items()}
         made = cls(
             module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, loss=loss, extra=extra
         )

@@ -74,6 +74,7 @@ class AxisTracker:
         `unknown` names what makes an axis that no argument has.
         """
         found: list[Axis] = []
+        values = sorted(values, key=lambda one: not one.dtype.is_floating_point)  # masks last
         operands = [self.of(one) for one in values if len(one.shape) <= len(shape)]
         for at, size in enumerate(shape):
             fitting = [axes[at - len(shape)] for axes in operands if len(axes) >= len(shape) - at]

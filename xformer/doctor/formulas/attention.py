@@ -170,7 +170,7 @@ class AttentionReader:
             sides = [self._flow.axes.of(value)[-2] for value in _operands(found).values()][:2]
         over = f"{self._causal_over}:"
         is_causal = all(any(atom.root.name.startswith(over) for atom in side) for side in sides)
-        if not is_causal or seen is None:
+        if seen is None or (not is_causal and bool(seen.allowed.any())):
             return None
         after = self._after_product(found)
         read = mask_of(self._flow, found, seen, None if after is None else after[0])

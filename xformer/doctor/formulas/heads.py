@@ -144,7 +144,7 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
     if found.layout.n_heads < 2 or not heads:
         return None
     atoms = {id(atom.root) for axis in heads for atom in axis}
-    value = found.z
+    value, merged = found.z, found.last
     for _ in range(12):
         after = [one for one in flow.consumers[value] if one.name not in ("size", "dim", "shape")]
         after = [one for one in after if one.name not in _SIZES or one.inputs[0] is value]
@@ -159,15 +159,34 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
                 words = "averaged" if operation.name == "mean" else "added up"
                 return part_of("heads", f"the heads are {words}", "heads_averaged", operation, CONCATENATED)
             return None
+        if _sums_heads(flow, operation, value, atoms):
+            return part_of("heads", "the heads are added up", "heads_averaged", operation, CONCATENATED)
         if is_projection(flow, operation):
-            joined = {id(atom.root) for atom in flow.axes.of(value)[-1]}
+            last = flow.axes.of(value)[-1]
+            joined = {id(atom.root) for atom in last}
             if not atoms <= joined:
                 return None
+            if len(last) > 1 and id(last[0].root) not in atoms and id(last[-1].root) in atoms:
+                words = "feature i comes from head i mod " + str(last[-1].size)
+                return part_of("heads", words, "heads_interleaved", merged, MERGED)
             return part_of("heads", CONCATENATED, "", operation, CONCATENATED)
         if operation in flow.axes.products or not operation.results:
             return None
+        merged = operation if operation.name in RESHAPES else merged
         value = operation.result
     return None
+
+
+def _sums_heads(flow: Flow, operation: Operation, value: Value, atoms: set[int]) -> bool:
+    """Whether an einsum sums over the heads alone, as in "bhia,ad->bid"."""
+    equation = operation.args[0] if operation.name == "einsum" and operation.args else None
+    if not isinstance(equation, str) or "." in equation or "->" not in equation:
+        return False
+    terms, _, result = equation.replace(" ", "").partition("->")
+    own = dict(zip(operation.inputs, terms.split(","), strict=False)).get(value, "")
+    axes = flow.axes.of(value)
+    heads = {letter for letter, axis in zip(own, axes, strict=False) if {id(atom.root) for atom in axis} & atoms}
+    return any(terms.count(letter) == 1 and letter not in result for letter in heads)
 
 
 def modules_of(flow: Flow, heads: Sequence[FoundAttention]) -> Formula | None:

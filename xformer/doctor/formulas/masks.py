@@ -36,6 +36,8 @@ _MAKERS = {
     "mask_excludes_itself": _TRIANGLES,
 }
 """The operations that make a wrong mask, by its cause."""
+LARGE = 1e3
+"""Scores as large as this are those of a model, and none that a mask made."""
 _FAR = 60
 """Largest number of operations between a mask and the tensors that it is made of."""
 
@@ -52,13 +54,15 @@ def maker(found: FoundAttention, cause: str, number: float = 0.0) -> Operation:
     last, made = applied[-1] if applied else found.first, _made(found)
     if cause == "mask_too_small":
         is_maker = (one for one in (*applied[::-1], *made) if _has_number(one, number))
+    elif cause == "mask_inverted" and any(_marks(value) for one in made[:1] for value in one.results):
+        return last  # the mask is a right one, and its use inverts it
     elif cause == "mask_inverted":
-        is_maker = iter(_comparisons(made) or [one for one in made if one.name in _TRIANGLES])
+        is_maker = iter(_inverting(made) or [one for one in made if one.name in _TRIANGLES])
     elif cause == "padding_not_masked":
         hiding = [one for one in applied if one.name not in ("add", "sub")]
         is_maker = iter(hiding[-1:] or [one for one in made if one.name in APPLIED and one.result.is_from_inputs])
-    elif cause == "mask_added_as_bool" and number < 0:  # it is right for a function that hides what is 0
-        return last
+    elif cause == "mask_added_as_bool" and not (number > 0 and _is_triangle_added(last)):
+        return last  # the mask is right for a function that hides what is 0
     else:
         names = _MAKERS.get(cause, set())
         is_maker = (one for one in made if one.name in names and not _keeps_axes(one, cause))
@@ -85,18 +89,33 @@ def _made(found: FoundAttention) -> list[Operation]:
     return sorted(reached, key=lambda one: -one.index)
 
 
-def _comparisons(made: Sequence[Operation]) -> list[Operation]:
-    """The comparisons among operations that made a mask, the one that inverts it first.
+def _inverting(made: Sequence[Operation]) -> list[Operation]:
+    """The operations that may invert a mask, the likeliest first; none if the mask is right, and its use is not.
 
-    If the last one reads what is 1 at later keys, and so takes 1 for what is shown, then it is the one before that is wrong.
+    If the last comparison reads what is 1 at later keys, and so takes 1 for what is shown, then it is the one before that is
+    wrong.
     """
     found = [one for one in made if one.name in _COMPARISONS]
-    while len(found) > 1 and (mask := found[0].inputs[0].tensor) is not None and mask.dim() > 1:
-        square = mask.reshape(-1, *mask.shape[-2:])[0].bool()
-        if not torch.equal(square, torch.ones_like(square).triu(1)):
-            break
-        found.pop(0)
-    return found
+    squares = [one for one in found if one.inputs and _marks(one.inputs[0])]
+    while len(squares) > 1 and _marks(squares[0].inputs[0]) == "later":
+        squares.pop(0)
+    return squares or found
+
+
+def _marks(value: Value) -> str:
+    """What a mask of 0 and 1 is 1 at: "earlier" keys and the query itself, "later" keys, or "" for something else."""
+    mask = value.tensor
+    if mask is None or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
+        return ""
+    square = mask.reshape(-1, *mask.shape[-2:])[0].float()
+    every = torch.ones_like(square)
+    return "earlier" if torch.equal(square, every.tril()) else "later" if torch.equal(square, every.triu(1)) else ""
+
+
+def _is_triangle_added(operation: Operation) -> bool:
+    """Whether an operation adds what a triangle or a comparison returned."""
+    by = [source_of(value).operation for value in operation.inputs]
+    return any(one is not None and one.name in _TRIANGLES | _COMPARISONS for one in by)
 
 
 def _has_number(operation: Operation, number: float) -> bool:
@@ -127,6 +146,9 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
     """
     if not seen.is_square:
         return None
+    product = product_of(seen)
+    if not seen.allowed.any() and product is not None and float((product * (factor or 1.0)).abs().max()) < LARGE:
+        return part_of("mask", "no key", "mask_inverted", maker(found, "mask_inverted"), USUAL)
     n, device = seen.allowed.shape[-1], seen.allowed.device
     back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
     if not (seen.allowed == seen.allowed[:1, :1]).all():

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from xformer.doctor.formulas.flow import COPIES, Flow, called_with
+from xformer.doctor.formulas.flow import COPIES, Flow, called_with, is_stream
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import constants_before
 from xformer.doctor.token_model import ModelCall, TokenModel
@@ -110,7 +110,10 @@ def linear_bias(
     """
     n = bias.shape[-1]
     past = torch.ones(n, n, dtype=torch.bool, device=bias.device).tril()
-    if bias.shape[-2] != n or n < 4 or not (allowed == past).all():
+    if bias.shape[-2] != n or n < 4 or not (allowed == allowed[:1, :1]).all() or (allowed & ~past).any():
+        return None
+    past = allowed[0, 0]  # all of it, or a window
+    if int(past.sum()) < 3 * n - 3:
         return None
     step = bias.double().masked_fill(~allowed, 0.0).diff(dim=-1)[..., 1:, :]  # towards the query
     inside = past[1:, :-1] & past[1:, 1:]
@@ -199,7 +202,7 @@ def _unplaced(flow: Flow, sums: Sequence[Operation], n: int) -> tuple[Operation 
             return (by := _counted(one, n)), by.line
         if any(value.operation is not None and value.shape.numel() == value.shape[-1] for value in rows):
             return (by := _counted(one, 1)), by.line
-    embeds = [one for one in flow.program.operations if one.name in ("embedding", "getitem") and one.results]
+    embeds = [one for one in flow.program.operations if one.name in ("embedding", "getitem") and is_stream(one.result)]
     embeds = [
         one for one in embeds if any(value.is_from_inputs and not value.dtype.is_floating_point for value in one.inputs)
     ]

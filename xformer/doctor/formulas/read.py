@@ -59,7 +59,10 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
         found = [one for one in found if one.part != "mask" or one.layer is None or one is first_of[one.layer]]
     found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     first = every[0][0].first.index if every else 0
-    return [*_positions(model, run, flow, first, found), *found, *block.parts(), *_dropout(program)]
+    parts = [*block.parts()]
+    if run.target is not None:  # of an encoder that nothing reads, another check knows more
+        parts = [one for one in parts if one.cause != "output_unused"]
+    return [*_positions(model, run, flow, first, found), *found, *parts, *_dropout(program)]
 
 
 def _positions(

@@ -46,7 +46,7 @@ class Rotation:
         """Whether another one has the same angles, as far as they are known."""
         is_same = (self.pairs, self.width, self.sign) == (other.pairs, other.width, other.sign)
         known = ((self.first, other.first), (self.base, other.base))
-        return is_same and all(None in pair or pair[0] == pair[1] for pair in known)
+        return is_same and all(a is None or b is None or math.isclose(a, b, rel_tol=0.02) for a, b in known)
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,7 +88,8 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
             other = next(other for other in reference if other.part in meant)
             yield replace(one, cause=one.cause or _other_positions(one), usual=other.formula)
         else:
-            yield one
+            is_lost = one.formula == NONE and all(other.formula != NONE for other in reference)
+            yield replace(one, cause="positions_missing") if is_lost and not one.cause else one
 
 
 def _place(one: Formula) -> str:
