@@ -51,7 +51,7 @@ def test_json_has_a_version_and_every_field() -> None:
 
 def test_a_table_of_a_class_is_drawn() -> None:
     repeated = replace(FAILED, task="padding_mask", follows_from=("causal_mask",))  # it is not counted again
-    text = to_csv([*CLASS, Report("bob", (repeated,))])
+    text = to_csv([*CLASS, Report("bob", (repeated,))]).decode()
     table = pd.read_csv(io.StringIO(text), keep_default_na=False)
     assert list(table.columns) == list(COLUMNS)
     assert "'=eve" in set(table["submission"])  # no spreadsheet computes it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from xformer.doctor.formulas import CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError
 from xformer.testing import assert_usual_attention
+
+SHIPPED = Path(__file__).parents[2] / "checkpoints"
 
 D, H, D_HEAD = 24, 3, 8
 
@@ -420,7 +423,7 @@ PAIRS = torch.arange(0, D, 2.0) / D
         (sinusoids(torch.arange(D / 2) / (D / 2 - 1), halves=True), "pos / 10000^(2i/d)", ""),  # of Tensor2Tensor
         (sinusoids(PAIRS, base=500.0), "pos / 500^(2i/d)", ""),
         (sinusoids(2 * PAIRS), "pos / 10000^(4i/d)", "sinusoid_exponent"),
-        (sinusoids(PAIRS / 2, halves=True), "pos / 10000^(i/d)", "sinusoid_exponent"),
+        (sinusoids(PAIRS / 2, halves=True), "pos / 100^(2i/d)", ""),
     ],
 )
 def test_sinusoids_are_recovered_from_their_values(table: Tensor, formula: str, cause: str) -> None:
@@ -453,3 +456,10 @@ def test_own_models_and_released_families_are_read_as_what_they_are() -> None:
         found = read(FAMILIES[family].make())
         assert found, family
         assert {one.cause for one in found} == causes, family
+
+
+@pytest.mark.parametrize("folder", sorted(SHIPPED.iterdir()), ids=lambda folder: folder.name)
+def test_nothing_is_unusual_in_a_shipped_model(folder: Path) -> None:
+    diagnosis = xformer.diagnose(str(folder), checks=["formula"])
+    assert diagnosis.ok
+    assert not diagnosis.unusual

@@ -87,7 +87,7 @@ def test_a_setting_that_takes_much_memory_or_time_is_refused(
     began = time.process_time()
     with pytest.raises(ModelFileError, match=re.escape(reason)) as error:
         check_settings(found)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 10  # seconds; what it refuses would take minutes
     assert re.search(rf"\b{re.escape(name)}\b", str(error.value))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 300

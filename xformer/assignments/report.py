@@ -119,10 +119,11 @@ def to_json(reports: Sequence[Report]) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "submissions": [one.as_json() for one in reports]}
 
 
-def to_csv(reports: Sequence[Report]) -> str:
-    """Return the tables of all reports as CSV. A cell that a spreadsheet would compute is quoted by an apostrophe."""
-    table = pd.concat([one.table for one in reports])
-    return table.map(lambda cell: f"'{cell}" if cell[:1] in ("=", "+", "@", "\t") else cell).to_csv(index=False)
+def to_csv(reports: Sequence[Report]) -> bytes:
+    """Return the tables of all reports as CSV."""
+    from xformer.training.tables import to_csv as written
+
+    return written(pd.concat([one.table for one in reports]))
 
 
 def to_junit(reports: Sequence[Report]) -> str:

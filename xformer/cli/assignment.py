@@ -53,7 +53,7 @@ def _check(options: Namespace) -> int:
     if options.junit:
         write_atomically(Path(options.junit), to_junit(reports).encode())
     if options.csv:
-        write_atomically(Path(options.csv), to_csv(reports).encode())
+        write_atomically(Path(options.csv), to_csv(reports))
     if options.room:
         from xformer.assignments.room import report_to_room
 

@@ -46,7 +46,7 @@ def added(operation: Operation, weights: Collection[str]) -> Formula | None:
         for sin, cos in ((rows[:, 0::2], rows[:, 1::2]), rows.chunk(2, dim=1)) if width >= 8 and width % 2 == 0 else ():
             if (found := _sinusoids(sin, cos, width)) is not None:
                 by = next((one for one in constants_before(operation) if one.name in _POWERS), operation)
-                return part_of("positions", *found, by if found[1] else operation, SINUSOIDS)
+                return part_of("positions", *found, by, SINUSOIDS)
         if name in weights:
             return part_of("positions", LEARNED, "", operation, LEARNED)
     return None
@@ -237,7 +237,6 @@ def _sinusoids(sin: Float[Tensor, "pos pair"], cos: Float[Tensor, "pos pair"], w
     usual = 2 * math.log(10_000) / width
     if any(math.isclose(rate, one, rel_tol=0.01) for one in (usual, usual * width / (width - 2))):
         return SINUSOIDS, ""
-    for times, exponent in (2, "4i/d"), (0.5, "i/d"):
-        if math.isclose(rate, times * usual, rel_tol=0.01):
-            return f"sin and cos of pos / 10000^({exponent})", "sinusoid_exponent"
+    if math.isclose(rate, 2 * usual, rel_tol=0.01):
+        return "sin and cos of pos / 10000^(4i/d)", "sinusoid_exponent"
     return f"sin and cos of pos / {math.exp(rate * width / 2):.4g}^(2i/d)", ""

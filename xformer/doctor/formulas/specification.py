@@ -108,6 +108,8 @@ def _difference(one: Formula, other: Formula) -> str:
         return "window_off_by_one" if len(widths) == 2 and abs(widths[0] - widths[1]) == 1 else "other_than_reference"
     if one.part == "residual":
         return _norms_apart(one.formula, other.formula)
+    if one.formula.startswith("sin and cos") and other.formula.startswith("sin and cos"):
+        return "sinusoid_exponent"
     return "positions_missing" if one.formula == NONE else "other_than_reference"
 
 
