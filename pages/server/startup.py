@@ -1,8 +1,8 @@
 """The server: the guards between the network and the app, and the loading of the libraries that every screen needs.
 
 Each guard is an ASGI middleware (https://asgi.readthedocs.io) that `app.py` puts in front of Streamlit. PyTorch, pandas, the
-chart libraries, the shared modules and the language model take several seconds. They load in a thread that starts with the
-server, so that it responds at once; visitors who arrive before it has finished see a message.
+chart libraries and the shared modules take several seconds to load. They load in a thread that starts with the server, so that
+the server responds at once; visitors who arrive before it has finished see a message.
 """
 
 from __future__ import annotations
@@ -65,18 +65,8 @@ def prepare(guest_of: ModuleType | None = None) -> list[Middleware]:
 
 
 def begin_loading() -> None:
-    """Start loading in a thread: the libraries, then the language model on which Home opens, before the first visitor comes."""
-    threading.Thread(target=_load_all, name="loading", daemon=True).start()
-
-
-def _load_all() -> None:
-    load()
-    if _guest_of is None:
-        from pages.compute import models
-
-        with suppress(XformerError):  # Home says why it cannot be opened
-            if (name := models.first()) is not None:
-                models.external(name)
+    """Start loading in a thread."""
+    threading.Thread(target=load, name="loading", daemon=True).start()
 
 
 def wait_until_loaded() -> None:

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.compute import models
 from pages.server import startup
 from tests.pages.conftest import ROOT
-from xformer.errors import ModelFileError
 
 DEADLINE = 60.0
 
@@ -71,21 +69,3 @@ print(app.app is not None, *sorted({"torch", "altair", "transformers"} & set(sys
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True"], done.stderr
-
-
-@pytest.mark.parametrize("guest", [None, sys])
-def test_the_language_model_is_opened_before_the_first_visitor(
-    guest: Any, fresh: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def external(name: str) -> None:
-        fresh.append(name)
-        raise ModelFileError("It is damaged.")  # which Home says
-
-    monkeypatch.setattr(startup, "_guest_of", guest)
-    monkeypatch.setattr(startup, "_import", lambda: fresh.append("imports"))
-    monkeypatch.setattr(models, "first", lambda: "hf:small")
-    monkeypatch.setattr(models, "external", external)
-    startup.begin_loading()
-    for thread in [one for one in threading.enumerate() if one.name == "loading"]:
-        thread.join(DEADLINE)
-    assert fresh == (["imports", "frozen", "hf:small"] if guest is None else ["imports"])
