@@ -294,14 +294,14 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
             if cause is not None:
                 hidden = (seen & ~valid[:, None, None].cpu()).expand_as(one.scores)
                 number = _number_at(one, hidden) if cause[0] == "padding_not_masked" else None
-                by = maker(found, cause[0], number or 0.0)
-                if number == 0 and (
-                    products := [one for one in found.chain if one.name in TIMES and len(one.inputs) > 1]
-                ):
-                    cause, by = ("mask_multiplied", "The scores of padded keys are 0, not −∞."), products[-1]
+                products = (
+                    [one for one in found.chain if one.name in TIMES and len(one.inputs) > 1] if number == 0 else []
+                )
+                if products:
+                    cause = "mask_multiplied", "The scores of padded keys are 0, not −∞."
                 elif number is not None:
                     cause = "mask_too_small", f"The number at padded keys is {number:.3g}, too small to hide them."
-                    by = maker(found, "mask_too_small", number)
+                by = products[-1] if products else maker(found, cause[0], number or 0.0)
                 return Cause(*cause, by.line, one.layer)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:

@@ -255,9 +255,7 @@ class CheckContext:
         """What the attentions compute, on the path with an explicit softmax; see `formulas`."""
         model = stepwise(self.model)
         run = model.shortened(16)
-        with suppress(
-            Exception
-        ):  # two rows tell the batch from the rest; a model may read one only, or mix it with heads
+        with suppress(Exception):  # two rows tell the batch from the rest; a model may refuse or mix them
             found = tuple(formulas(model, stacked([run, run.with_read(model.other_tokens(run.read))])))
             if any(one.cause or one.part in ("scale", "softmax") for one in found):
                 return found

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from xformer.adapters.huggingface_opening import text_config
 from xformer.doctor.check import CheckContext, Finding, NotApplicableError, assume, broken, by, check
-from xformer.doctor.formulas.flow import SAME_NUMBERS
+from xformer.doctor.formulas.flow import Flow
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.program.record import Operation, Recorder, SourceLine, watched
 
@@ -102,9 +102,7 @@ def _recorded(model: TokenModel, tokens: Tensor, labels: Tensor) -> _Run | None:
     named = [one for one in program.operations if one.name in ("cross_entropy", "nll_loss") and one.line is not None]
     last = named[-1] if named else program.outputs[0].operation
     head = None if last is None else _head(last)
-    by = named[-1].inputs[0].operation if named and named[-1].name == "cross_entropy" else None
-    while by is not None and by.name in SAME_NUMBERS:
-        by = by.inputs[0].operation
+    by = Flow.root(named[-1].inputs[0]).operation if named and named[-1].name == "cross_entropy" else None
     is_of_softmax = by is not None and by.name == "softmax"
     return _Run(float(value), None if last is None else last.line, head, is_of_softmax)
 

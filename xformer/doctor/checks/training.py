@@ -76,15 +76,18 @@ def gradients(context: CheckContext) -> Finding:
         return broken(
             sentence, "Look for .detach(), .data or a custom backward pass between the weights and the outputs."
         )
+    rest = f" ({len(silent)} others get none: {', '.join(silent[:3])})" if silent else ""
+    holds = Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
+    if not wrong and (not silent or model.is_transformers):
+        return holds
     layers = Layers(model.module, [one.path for one in watch(model, model.base)])
     inside = [name for name in silent if layers.of_path(name) is not None]
-    if not wrong and inside and not model.is_transformers:
+    if not wrong and inside:
         words = f"{count(len(inside), 'parameter')} of the layers {'gets' if len(inside) == 1 else 'get'} no gradient"
         remedy = "If this is not meant: look for weights that are created but never used."
         return Finding("unusual", f"{words}: {', '.join(inside[:4])}{' …' if len(inside) > 4 else ''}.", remedy)
     if not wrong:
-        rest = f" ({len(silent)} others get none: {', '.join(silent[:3])})" if silent else ""
-        return Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
+        return holds
     in_layers = [name for name in wrong if layers.of_path(name) is not None]
     last = (in_layers or wrong)[-1]  # the graph is cut right after the last parameter without a gradient
     few = f"{', '.join(silent[:4])}{' …' if len(silent) > 4 else ''}"

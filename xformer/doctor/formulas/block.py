@@ -253,9 +253,9 @@ class BlockReader:
             value = self._flow.root(norm.x)
         own, entered = self._norm_of.get(self._flow.root(one.entered)), self._flow.root(one.entered).operation
         summands = () if entered is None else self._flow.summands(entered)
-        is_known = own is not None or entered is None or bool(summands)
-        if any(self._flow.root(norm.x) is self._flow.root(x) for x in summands for norm in self._norms_read(summands)):
-            is_known = False  # a norm and its own input
+        roots = {self._flow.root(one) for one in summands}
+        inner = {self._flow.root(norm.x) for root in roots if (norm := self._norm_of.get(root)) is not None}
+        is_known = (own is not None or entered is None or bool(summands)) and roots.isdisjoint(inner)  # no norm(x) + x
         left: list[tuple[Value, Norm | None]] = [(one.left, None)]
         seen, earlier = set[Value](), list[_Sum]()
         before = self._flow.before([one.entered])
@@ -285,9 +285,6 @@ class BlockReader:
                     if is_known and self._flow.root(other) in before and same_size(other, one.entered):
                         earlier.append(_Sum(operation, 0, normed, is_last=False, is_other=True))
         return earlier[0] if len(earlier) == 1 else None
-
-    def _norms_read(self, values: Sequence[Value]) -> list[Norm]:
-        return [self._norm_of[root] for one in values if (root := self._flow.root(one)) in self._norm_of]
 
     def _is_alike(self, norm: Norm | None, other: Norm) -> bool:
         """Whether two norms normalise the same numbers."""

@@ -39,7 +39,8 @@ class Flow:
             for value in operation.inputs:
                 self.consumers[value].append(operation)
 
-    def root(self, value: Value, through: Collection[str] = SAME_NUMBERS) -> Value:
+    @staticmethod
+    def root(value: Value, through: Collection[str] = SAME_NUMBERS) -> Value:
         """The value before operations that change no number."""
         while (operation := value.operation) is not None and operation.name in through and operation.inputs:
             value = operation.inputs[0]

@@ -218,8 +218,6 @@ def modules_of(flow: Flow, heads: Sequence[FoundAttention]) -> Formula | None:
 def equal_heads(found: FoundAttention, seen: Watched | None) -> Formula | None:
     """That all heads compute the same; None if they do not, or if that is not known."""
     parts = [] if seen is None else [seen.q, seen.k, seen.v]
-    if found.layout.n_heads < 2 and (seen is None or seen.pattern.shape[1] < 2):
-        return None
     if not parts or any(
         one is None or one.shape[1] < 2 or not one.any() or len(set(owners(one[0]))) > 1 for one in parts
     ):

@@ -146,8 +146,8 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
     """
     if not seen.is_square:
         return None
-    product = product_of(seen)
-    if not seen.allowed.any() and product is not None and float((product * (factor or 1.0)).abs().max()) < LARGE:
+    product = None if seen.allowed.any() else product_of(seen)
+    if product is not None and float((product * (factor or 1.0)).abs().max()) < LARGE:
         return part_of("mask", "no key", "mask_inverted", maker(found, "mask_inverted"), USUAL)
     n, device = seen.allowed.shape[-1], seen.allowed.device
     back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)

@@ -330,38 +330,32 @@ def _base(frequency: Float[Tensor, " pair"], width: int) -> float | None:
 def _skewed(x: Float[Tensor, "row pos width"], y: Float[Tensor, "row pos width"]) -> int | None:
     """Which of the two sums of a pair has another sign, if y mixes pairs of x by numbers of each position but rotates none.
 
-    2 if both sums have other numbers; None if y is something else.
+    Those that do not change are left out before (`_changed`). 2 if both sums have other numbers; None if y is something else.
     """
-    d, n_rows = x.shape[-1], x.shape[0]
-    same = (x == y).flatten(0, -2).all(dim=0)  # [width], of dimensions that are not mixed
-    is_known = n_rows > 2 and bool(x.isfinite().all() and y.isfinite().all() and x.any())
-    for width in range(2, d + 1, 2) if is_known else ():
-        for start in {0, d - width}:
-            if not (same[:start].all() and same[start + width :].all()):
-                continue
-            for pairs, after in (("halves", "halves"), ("neighbours", "neighbours"), ("neighbours", "halves")):
-                given, made = (
-                    torch.view_as_real(_arranged(one[..., start : start + width], of)).permute(1, 2, 0, 3)
-                    for one, of in ((x, pairs), (y, after))
-                )  # [pos, pair, row, 2]
-                matrix = torch.linalg.lstsq(given, made).solution  # [pos, pair, 2, 2], y = x · matrix
-                if float((given @ matrix - made).abs().max()) > CLOSE * float(y.abs().max()):
-                    continue
-                (a, c), (b, e) = matrix[1:].permute(2, 3, 0, 1)  # y₁ = a·x₁ + b·x₂, y₂ = c·x₁ + e·x₂
-                size = float(matrix.abs().max())
-                is_mixed = bool((b.abs() > CLOSE * size).any() and (c.abs() > CLOSE * size).any())
-                if not is_mixed or float((matrix - matrix[:1]).abs().max()) < 10 * CLOSE * size:
-                    return None
-                turned = torch.complex(a, c)
-                is_turned = max(float((a - e).abs().max()), float((b + c).abs().max())) < 10 * CLOSE * size
-                is_mirrored = max(float((a + e).abs().max()), float((b - c).abs().max())) < 10 * CLOSE * size
-                angle = (turned / turned.abs().clamp(min=1e-30)).square()
-                is_still = float((angle - angle[:1]).abs().max()) < 100 * CLOSE
-                length = turned.abs().clamp(min=1e-30).log().diff(dim=0)  # the same from position to position in xPos
-                is_even = float((length - length[:1]).abs().max()) < 100 * CLOSE
-                if (is_turned or is_mirrored) and is_even and not is_still:
-                    return None
-                return 2 if is_turned or is_mirrored else 0 if float(b[0, 0]) > 0 else 1
+    if x.shape[0] < 3 or x.shape[-1] % 2 or not (x.isfinite().all() and y.isfinite().all() and x.any()):
+        return None
+    for pairs, after in (("halves", "halves"), ("neighbours", "neighbours"), ("neighbours", "halves")):
+        given, made = (
+            torch.view_as_real(_arranged(one, of)).permute(1, 2, 0, 3) for one, of in ((x, pairs), (y, after))
+        )  # [pos, pair, row, 2]
+        matrix = torch.linalg.lstsq(given, made).solution  # [pos, pair, 2, 2], y = x · matrix
+        if float((given @ matrix - made).abs().max()) > CLOSE * float(y.abs().max()):
+            continue
+        (a, c), (b, e) = matrix[1:].permute(2, 3, 0, 1)  # y₁ = a·x₁ + b·x₂, y₂ = c·x₁ + e·x₂
+        size = float(matrix.abs().max())
+        is_mixed = bool((b.abs() > CLOSE * size).any() and (c.abs() > CLOSE * size).any())
+        if not is_mixed or float((matrix - matrix[:1]).abs().max()) < 10 * CLOSE * size:
+            return None
+        turned = torch.complex(a, c)
+        is_turned = max(float((a - e).abs().max()), float((b + c).abs().max())) < 10 * CLOSE * size
+        is_mirrored = max(float((a + e).abs().max()), float((b - c).abs().max())) < 10 * CLOSE * size
+        angle = (turned / turned.abs().clamp(min=1e-30)).square()
+        is_still = float((angle - angle[:1]).abs().max()) < 100 * CLOSE
+        length = turned.abs().clamp(min=1e-30).log().diff(dim=0)  # the same from position to position in xPos
+        is_even = float((length - length[:1]).abs().max()) < 100 * CLOSE
+        if (is_turned or is_mirrored) and is_even and not is_still:
+            return None
+        return 2 if is_turned or is_mirrored else 0 if float(b[0, 0]) > 0 else 1
     return None
 
 
