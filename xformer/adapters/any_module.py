@@ -279,7 +279,7 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any
     with preserve_state(module), torch.no_grad(), detect_randomness(module):
         path = output_path(call(module, here), here, module)
 
-    def opening(inputs: Inputs, n_target: int | None) -> tuple[OpenedModel, Verification]:
+    def opening(inputs: Inputs, n_target: int | None) -> tuple[OpenedModel, Verification, dict[str, Tensor]]:
         examples, streams = _examples(module, call, inputs, n_target)
         is_positions_first = order.axis == 1
         shown = partial(_shown, order, path)
@@ -288,13 +288,12 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any
         )
 
     try:
-        opened, verification = opening(probed, n_target)
+        opened, verification, run = opening(probed, n_target)
     except InputError:
         if n_target is None:
             raise
-        opened, verification = opening(inputs, None)
+        opened, verification, run = opening(inputs, None)
         probed = inputs
-    run = opened.run(probed, n_batch=_n_batch(probed))
     tables = [opened.module.get_submodule(tap.module) for tap in opened.layout.taps if tap.name.endswith("embed")]
     sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
     is_causal = {one.stack for one in opened.layout.attention} == {"decoder"}

@@ -17,7 +17,7 @@ from xformer.adapters.probe import Origin, Streams, running
 from xformer.errors import InputError
 from xformer.formatting import error_message
 from xformer.model_shape import ModelShape
-from xformer.program.module_state import cached, detect_randomness, on_device, preserve_state
+from xformer.program.module_state import cache_of, cached, detect_randomness, on_device, preserve_state
 
 N_SOURCE, N_TARGET = 11, 7
 """Lengths of example inputs; they differ from each other and from most sizes in a model."""
@@ -59,11 +59,8 @@ def open_transformers(model: nn.Module, inputs: Any = None) -> tuple[OpenedModel
     Raises:
         InputError: The model does not run on its example input, or its attention cannot be captured.
     """
-    invented = cached(model, "example", lambda: _names_of_example(model))
     given = (arguments_of(inputs) or None) if isinstance(inputs, Mapping) else None
-    if isinstance(invented, str) and given is None:
-        raise InputError(invented)
-    if given is not None and not isinstance(invented, str) and _stream_names(model, given) <= invented:
+    if given is not None and _stream_names(model, given) <= cached(model, "example", lambda: _names_of_example(model)):
         given = None  # its streams are those of the example
     called = given and tuple(sorted((name, getattr(value, "ndim", None)) for name, value in given.items()))
     parts, verification, shape = cached(model, ("parts", called), lambda: _open(model, given))
@@ -82,28 +79,37 @@ def arguments_of(given: Mapping[str, Any]) -> Inputs:
     return named | {name: one[None] if one.dim() == 1 else one for name, one in rows.items()}
 
 
-def _names_of_example(model: nn.Module) -> frozenset[str] | str:
-    """The streams of an invented example; the reason if the model does not run on one."""
+def _names_of_example(model: nn.Module) -> frozenset[str]:
+    """The streams of an invented example; none if the model does not run on one."""
     try:
-        example = example_inputs(model)
+        example = _example(model)
         _run(model, example, "an example input")
-    except InputError as error:
-        return str(error)
-    except Exception as error:  # a configuration may lack any of the sizes
-        return f"No example input can be made up for {type(model).__name__}: {error_message(error, 200)}"
+    except InputError:
+        return frozenset()
     return _stream_names(model, example)
 
 
+def _example(model: nn.Module) -> Inputs:
+    """An example input. Raises `InputError` if none can be made up."""
+    try:
+        return example_inputs(model)
+    except Exception as error:  # a configuration may lack any of the sizes
+        message = f"No example input can be made up for {type(model).__name__}: {error_message(error, 200)}"
+        raise error if isinstance(error, InputError) else InputError(message) from error
+
+
 def _run(model: nn.Module, inputs: Inputs, what: str) -> Any:
-    """The model's return value. Raises `InputError` with its message if it does not run on the inputs."""
+    """The model's return value in eval mode. Raises `InputError` with its message if it does not run on the inputs."""
+    is_seeded = cache_of(model).is_random
     with preserve_state(model), torch.no_grad(), running(None), detect_randomness(model):
         try:
-            return call(model, inputs)
+            returned = call(model, inputs)
         except Exception as error:  # a model may raise anything for inputs it cannot read
             shapes = {name: value.shape for name, value in inputs.items() if isinstance(value, Tensor)}
             read = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
             named = f"{type(model).__name__} could not be run on {what} ({read})"
             raise InputError(f"{named}: {error_message(error, 200)}") from error
+    return returned if cache_of(model).is_random == is_seeded else _run(model, inputs, what)
 
 
 _SAME = {"inputs_embeds": "input_ids", "decoder_inputs_embeds": "decoder_input_ids"}
@@ -122,13 +128,15 @@ def _stream_names(model: nn.Module, inputs: Inputs) -> frozenset[str]:
 
 
 def _open(model: nn.Module, given: Inputs | None) -> tuple[dict[str, Any], Verification, ModelShape]:
-    example = example_inputs(model) if given is None else given
+    example = _example(model) if given is None else given
     returned = _run(model, example, "an example input" if given is None else "this input")
     kind = output_kind(model, returned, example)
     other = example_inputs(model, 1) if given is None else example
-    examples, streams = _with_another(model, example, other)
-    opened, verification = open_module(
-        model, call, output_of(kind, returned, example, model), examples, streams, ids_of, output=kind
+    changed, returned_by_changed, streams = _with_another(model, example, other)
+    shown = output_of(kind, returned, example, model)
+    examples, outputs = [example, *changed], [returned, *returned_by_changed]
+    opened, verification, run = open_module(
+        model, call, shown, examples, streams, ids_of, returned=outputs, output=kind
     )
     if kind == "next_token" and opened.layout.attention[-1].stack == "encoder":
         if is_causal_class(model):
@@ -139,11 +147,14 @@ def _open(model: nn.Module, given: Inputs | None) -> tuple[dict[str, Any], Verif
             verification = replace(verification, warnings=(*verification.warnings, lost))
         else:
             opened = replace(opened, output="masked_token")
-    return opened.parts, verification, _shape(opened, example)
+    return opened.parts, verification, _shape(opened, example, run)
 
 
-def _with_another(model: nn.Module, example: Inputs, other: Inputs) -> tuple[list[Inputs], Streams]:
-    """The example, and `other` with other numbers of tokens if the model runs on it."""
+def _with_another(model: nn.Module, example: Inputs, other: Inputs) -> tuple[list[Inputs], list[Any], Streams]:
+    """`other` with other numbers of tokens if the model runs on it, or as it is; and what the model returns for it.
+
+    Both lists are empty if there is nothing but the example.
+    """
     tokens: dict[str, int] = {name: 1 for name in ("input_ids", main_input(model)) if _is_ids(other.get(name))}
     tokens |= {name: 2 for name in ("decoder_input_ids",) if _is_ids(other.get(name))}
     n_target, decoder = None, None
@@ -163,20 +174,20 @@ def _with_another(model: nn.Module, example: Inputs, other: Inputs) -> tuple[lis
             continue
         changed = resized(other, longer, at_start=at_start)
         with suppress(InputError):
-            _run(model, changed, "another input")
+            returned = _run(model, changed, "another input")
             moved: dict[Origin, int] = {"target" if n > 1 else "source": sign * n for n in tokens.values()}
-            return [example, changed], replace(streams, moved=moved)
-    return [example] if other is example else [example, other], streams
+            return [changed], [returned], replace(streams, moved=moved)
+    others = [] if other is example else [other]
+    return others, [_run(model, one, "another input") for one in others], streams
 
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.is_floating_point() and value.dim() == 2
 
 
-def _shape(opened: OpenedModel, example: Inputs) -> ModelShape:
-    """Sizes and layers, measured in one run."""
+def _shape(opened: OpenedModel, example: Inputs, run: dict[str, Tensor]) -> ModelShape:
+    """Sizes and layers, as measured in the recorded run of the example."""
     model: Any = opened.module
-    run = opened.run(example, n_batch=n_inputs_of(example))
     is_causal = opened.layout.attention[-1].stack == "decoder" and not model.config.is_encoder_decoder
     config = text_config(model)
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)

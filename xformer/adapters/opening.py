@@ -248,10 +248,11 @@ def open_module(
     streams: Streams,
     ids_of: Callable[[Inputs], tuple[Tensor, ...]],
     *,
+    returned: Sequence[Any] | None = None,
     output: str = "module",
     plan: AttentionPlan = NO_PLAN,
     is_positions_first: bool = False,
-) -> tuple[OpenedModel, Verification]:
+) -> tuple[OpenedModel, Verification, dict[str, Tensor]]:
     """Locate the parts of a module and verify a recorded run.
 
     Args:
@@ -261,9 +262,13 @@ def open_module(
         examples: Valid inputs. The first is probed; all are used for verification. The streams of the last have other lengths.
         streams: The streams of the first example, and the differences of their lengths in the last.
         ids_of: Returns the token ids in inputs, one tensor per stack that reads tokens.
+        returned: What the module returns for each example in eval mode, if it was already called.
         output: The kind of output.
         plan: The operations of its attention, if already known.
         is_positions_first: Whether it computes [pos, batch, width], although `call` takes and returns batches first.
+
+    Returns:
+        The opened model, its verification, and the recorded run of the first example.
 
     Raises:
         InputError: No backend captures its attention; the message states the reason for each.
@@ -272,9 +277,11 @@ def open_module(
     unknown = OpenedModel(
         module, ModuleMap((), ()), "attention_function", call, output_of, None, output, plan, is_positions_first
     )
-    with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
-        call(module, examples[0])
-    stock, notes = [unknown.plain(inputs) for inputs in examples], []
+    if returned is None:
+        with preserve_state(module), torch.no_grad(), running(None), detect_randomness(module):
+            call(module, examples[0])
+        returned = [unknown.returned(inputs) for inputs in examples]
+    stock, notes = [output_of(one).cpu() for one in returned], []
     if any(isinstance(part, nn.TransformerEncoder) for part in module.modules()):
         stock, notes = _without_nested_tensors(unknown, examples, stock)
     reasons: list[str] = []
@@ -284,7 +291,8 @@ def open_module(
         try:
             opened = _located(replace(unknown, backend=backend), examples, ids_of(examples[0]), streams)
             hidden = opened.plan.notes if backend == "softmax" else ()
-            return opened, replace(_verify(opened, examples, stock), notes=(*notes, *hidden[:3]))
+            verification, run = _verify(opened, examples, stock)
+            return opened, replace(verification, notes=(*notes, *hidden[:3])), run
         except InputError as error:
             reasons.append(str(error))
     raise InputError(
@@ -375,18 +383,24 @@ def _sizes(patterns: Mapping[LayerPath, Tensor]) -> list[tuple[int, int]]:
     return [(one.shape[-2], one.shape[-1]) for one in patterns.values()]
 
 
-def _verify(opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]) -> Verification:
-    """Compare recorded runs with the model's outputs. Raises `InputError` if they differ by more than rounding."""
-    worst, warnings, shapes = 0.0, [], []
+def _verify(
+    opened: OpenedModel, examples: Sequence[Inputs], stock: list[Tensor]
+) -> tuple[Verification, dict[str, Tensor]]:
+    """Compare recorded runs with the model's outputs, and return the first of them too.
+
+    Raises `InputError` if they differ by more than rounding.
+    """
+    worst, warnings, shapes, runs = 0.0, [], [], []
     for inputs, wanted in zip(examples, stock, strict=True):
         run = opened.run(inputs, n_batch=len(wanted))
+        runs.append(run)
         worst = max(worst, _difference(opened, run[opened.output_name], wanted))
         if bool(wanted.isnan().any()):
             warnings.append(f"The model's output is NaN. {first_nan(run)}")
         if opened.backend != "softmax":  # whose layout is known
             shapes.append({path: run[f"{path}.pattern"].shape for path in opened.layout.paths})
             _check_axes(opened, inputs, shapes)
-    return Verification(opened.backend, worst, warnings=tuple(dict.fromkeys(warnings)))
+    return Verification(opened.backend, worst, warnings=tuple(dict.fromkeys(warnings))), runs[0]
 
 
 def _difference(opened: OpenedModel, found: Tensor, wanted: Tensor) -> float:
