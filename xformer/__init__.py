@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from xformer.doctor.localise import RunComparison as RunComparison
     from xformer.doctor.localise import compare_runs as compare_runs
     from xformer.live.export import save_live as save_live
+    from xformer.long_inputs import AttentionSummary as AttentionSummary
+    from xformer.long_inputs import attention_summary as attention_summary
     from xformer.model import Transformer as Transformer
     from xformer.notebook_app import show as show
     from xformer.program.operations import Operations as Operations

@@ -138,5 +138,9 @@ def _reaches(glob: str, prefix: str) -> bool:
     return fixed.startswith(prefix) or (wild is not None and prefix.startswith(fixed))
 
 
+class StopForward(Exception):  # noqa: N818  (not an error)
+    """Ends a forward pass early."""
+
+
 SILENT = SilentTape()
 AnyTape = Tape | TapeAt | SilentTape

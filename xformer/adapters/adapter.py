@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from xformer.adapters.attention_sums import SummedRun
 from xformer.decoding import GREEDY, Sampling, Step
 from xformer.edits import Edit, Watch
 from xformer.errors import EditError, InputError, UnavailableError
@@ -221,6 +222,10 @@ class ModelAdapter(Protocol):
         """Estimate the memory of a recorded run in bytes, from shapes alone."""
         ...
 
+    def sum_attention(self, example: Example, sums: SummedRun) -> None:
+        """Run once, and give each attention to `sums` instead of recording it."""
+        ...
+
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """The task score of each head in [0, 1], by the path of its layer; empty for models without a task."""
         ...
@@ -245,6 +250,13 @@ class AdapterDefaults:
     def has_right_answer(self, example: Example) -> bool:
         """False: there is no task."""
         return False
+
+    def sum_attention(self: Any, example: Example, sums: SummedRun) -> None:
+        """Run once, and give each pattern to `sums`. All patterns are in memory at the same time."""
+        trace = self.record(example, keep=("*.pattern", "*.mask"))
+        for path, pattern in trace.patterns().items():
+            allowed = trace.activations.get(f"{path}.mask", torch.ones_like(pattern, dtype=torch.bool))
+            sums.take_pattern(path, pattern[0], allowed.expand(pattern.shape)[0])
 
     def task_scores(self, trace: Trace, example: Example) -> dict[str, list[float]]:
         """Empty: there is no task."""

@@ -25,6 +25,7 @@ from xformer.adapters.attention import (
     multi_head_arguments,
     multi_head_attention,
 )
+from xformer.adapters.attention_sums import LazyMask
 from xformer.adapters.module_map import ModuleMap
 from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
@@ -42,13 +43,14 @@ NAME = "xformer"
 
 
 @cache
-def register(*, like_sdpa: bool = False) -> str:
+def register(*, like_sdpa: bool = False, in_blocks: bool = False) -> str:
     """Register our attention function with Transformers, once per process, and return its name.
 
     Transformers' own functions treat masks differently. Eager attention adds them, also boolean ones, so a row without an
     allowed key gets uniform weights. SDPA reads boolean masks, and such a row gets no weight.
 
-    A mask function must be registered as well, as a model would silently run without a causal mask otherwise.
+    A mask function must be registered as well, as a model would silently run without a causal mask otherwise. `in_blocks`: it
+    returns a `LazyMask`, whose rows are computed when they are needed.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, sdpa_mask
@@ -57,9 +59,20 @@ def register(*, like_sdpa: bool = False) -> str:
         """The mask of SDPA, even where its kernel could hide later keys by itself."""
         return sdpa_mask(*args, **(options | {"allow_is_causal_skip": False}))
 
-    name = f"{NAME}_sdpa" if like_sdpa else NAME
+    def rows_of_mask(**options: Any) -> LazyMask:
+        offset = options.pop("q_offset", 0)
+        every: dict[str, Any] = {**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+
+        def rows(begin: int, end: int) -> Tensor:
+            found = sdpa_mask(**(every | {"q_length": end - begin, "q_offset": offset + begin}))
+            assert found is not None  # nothing may be skipped
+            return found
+
+        return LazyMask(rows, options["q_length"])
+
+    name = f"{NAME}{'_sdpa' if like_sdpa else ''}{'_blocks' if in_blocks else ''}"
     AttentionInterface.register(name, partial(attention, like_sdpa=like_sdpa))
-    AttentionMaskInterface.register(name, whole_mask if like_sdpa else eager_mask)
+    AttentionMaskInterface.register(name, rows_of_mask if in_blocks else whole_mask if like_sdpa else eager_mask)
     return name
 
 
@@ -68,7 +81,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | LazyMask | None = None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -89,8 +102,12 @@ def attention(
     """
     run = active_run()
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    mask, allowed = _cut(attention_mask, key), None
-    if mask is None and like_sdpa and causal and query.shape[-2] > 1:
+    sums = None if run is None else run.sums
+    mask: Any = _cut(attention_mask, key)
+    allowed: Any = None
+    if isinstance(mask, LazyMask):
+        mask, allowed = None, mask if sums is not None else mask.whole
+    elif mask is None and like_sdpa and causal and query.shape[-2] > 1 and sums is None:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if mask is not None and like_sdpa and mask.dtype == torch.bool:
         if position_bias is None:
@@ -109,6 +126,10 @@ def attention(
         is_causal=causal and query.shape[-2] == key.shape[-2],
         is_safe=like_sdpa,
     )
+    if run is not None and sums is not None:
+        is_causal = like_sdpa and causal and mask is None and allowed is None
+        z = sums.attend(run.next_attention(), query, key, value, replace(terms, is_causal=is_causal))
+        return z.transpose(1, 2).contiguous(), None
     if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
     path = run.next_attention()
@@ -134,9 +155,9 @@ def attention(
     return z.transpose(1, 2).contiguous(), pattern  # [batch, query, head, d_value]
 
 
-def _cut(added: Tensor | None, key: Tensor) -> Tensor | None:
+def _cut(added: Any, key: Tensor) -> Any:
     """Cut a mask or bias to the given keys; some models prepare it for more keys."""
-    return None if added is None else added[..., : key.shape[-2]]
+    return added[..., : key.shape[-2]] if isinstance(added, Tensor) else added
 
 
 UNDERFLOW = 80.0

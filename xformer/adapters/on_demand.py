@@ -29,7 +29,7 @@ from xformer.edits import Edit
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
 from xformer.program.record import tensors_in
-from xformer.tape import AnyTape, Tape, TapeAt
+from xformer.tape import AnyTape, StopForward, Tape, TapeAt
 from xformer.tasks.task import Example
 
 MAX_GROUPS = 2
@@ -173,10 +173,6 @@ class OnDemand(dict[str, Tensor]):
 def _group(what: str) -> str:
     """The group of activations that are recomputed together: the stream and its summands, or one kind."""
     return "stream" if what.startswith(("resid", "pos_")) or what in ("embed", "in", "out", "final_norm") else what
-
-
-class StopForward(Exception):  # noqa: N818  (not an error)
-    """Ends a forward pass early."""
 
 
 class EarlyStopTape(Tape):

@@ -12,6 +12,7 @@ A backend is accepted only if the recorded output equals the model's own. The mo
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
 from xformer.adapters.attachment import attached, set_function
+from xformer.adapters.attention_sums import SummedRun, SumsTape
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -34,7 +36,7 @@ from xformer.adapters.capture_backends import (
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
 from xformer.adapters.module_map import ModuleMap, close
-from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce, StopForward
+from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
@@ -46,7 +48,7 @@ from xformer.program.module_state import detect_randomness, on_device, preserve_
 from xformer.program.offload import device_of, own_weight, standalone
 from xformer.program.plan import NO_PLAN, AttentionPlan, plan_attention
 from xformer.program.record import watched
-from xformer.tape import SILENT, Tape, graph_of
+from xformer.tape import SILENT, StopForward, Tape, graph_of
 from xformer.tasks.task import Example
 from xformer.trace import Trace, first_nan
 
@@ -143,6 +145,16 @@ class OpenedModel:
             return self.run(inputs, edits=edits, keep=names)
 
         return OnDemand(tape.activations, tape.names, later, edits, record, calls)
+
+    def run_with_sums(self, inputs: Inputs, sums: SummedRun) -> None:
+        """Run once, and give each attention to `sums`; the output is computed at the last position only."""
+        if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+            inputs = {**inputs, "logits_to_keep": 1}  # all logits of a long text take more memory than the model
+        with torch.no_grad(), suppress(StopForward):
+            tape = SILENT if self.backend == "attention_function" else SumsTape(sums)
+            self._once(
+                inputs, ActiveRun(tape, self.layout.paths, sums=sums, is_positions_first=self.is_positions_first)
+            )
 
     def plain(self, inputs: Inputs) -> Tensor:
         """The output of an unrecorded, unedited run in eval mode."""
@@ -579,6 +591,10 @@ class ExternalAdapter(AdapterDefaults):
     def inputs_of(self, example: Example) -> Inputs:
         """The arguments of the model's forward pass."""
         raise NotImplementedError
+
+    def sum_attention(self, example: Example, sums: SummedRun) -> None:
+        """Run once without recording patterns; see `AdapterDefaults.sum_attention`."""
+        self.opened.run_with_sums(self.inputs_of(example), sums)
 
     def project_heads(
         self, example: Example, trace: Trace, path: str, x: Float[Tensor, "part pos d_model"], side: Literal["q", "k"]

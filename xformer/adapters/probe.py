@@ -20,6 +20,7 @@ from xformer.adapters.attention import MaskLimits, Terms
 from xformer.tape import SILENT, AnyTape
 
 if TYPE_CHECKING:
+    from xformer.adapters.attention_sums import SummedRun
     from xformer.adapters.on_demand import DeferredAttention, Reduce
 
 
@@ -246,6 +247,8 @@ class ActiveRun:
     later: dict[str, DeferredAttention] | None = None
     """The inputs of each attention by its path; None unless patterns are recomputed on demand."""
     reduce: Reduce | None = None
+    sums: SummedRun | None = None
+    """Receives each attention of a run with sums in place of patterns; None for other runs."""
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     from xformer.analysis.images import over_image as over_image
     from xformer.analysis.images import patch_cosines as patch_cosines
     from xformer.analysis.images import patch_filters as patch_filters
+    from xformer.analysis.long_inputs import attention_by_distance as attention_by_distance
+    from xformer.analysis.long_inputs import attention_from as attention_from
+    from xformer.analysis.long_inputs import attention_map as attention_map
+    from xformer.analysis.long_inputs import attention_on_tokens as attention_on_tokens
+    from xformer.analysis.long_inputs import attention_received as attention_received
+    from xformer.analysis.long_inputs import between_documents as between_documents
+    from xformer.analysis.long_inputs import head_sums as head_sums
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
     from xformer.analysis.positions import position_curves as position_curves
