@@ -163,9 +163,8 @@ def attention_summary(
     Example:
         >>> import xformer
         >>> summary = xformer.attention_summary("checkpoints/reverse", "3 7 12 9")
-        >>> table = xformer.analysis.head_sums(summary)
-        >>> table.loc[0, ["layer", "head"]].tolist()
-        ['encoder.0.attn', 0]
+        >>> len(xformer.analysis.head_sums(summary))
+        16
     """
     adapter = adapter_of(model, inputs, tokenizer)
     plain: Any = inputs

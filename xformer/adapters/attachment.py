@@ -27,7 +27,7 @@ def attached(module: nn.Module, layout: ModuleMap, backend: Backend, run: Active
     with preserve_state(module), running(run):
         with LOCK:
             if backend == "attention_function":
-                set_function(module, in_blocks=run.sums is not None)
+                set_function(module)
             handles = set_taps(module, layout, run) if backend != "returned_weights" else []
         try:
             yield
@@ -37,11 +37,11 @@ def attached(module: nn.Module, layout: ModuleMap, backend: Backend, run: Active
                     handle.remove()
 
 
-def set_function(module: nn.Module, *, in_blocks: bool = False) -> None:
+def set_function(module: nn.Module) -> None:
     """Make a Transformers model call our attention function. Raises `ValueError` if the model does not support it."""
-    now = getattr(module.config, "_attn_implementation", None)
-    like_sdpa = now in ("sdpa", register(like_sdpa=True), register(like_sdpa=True, in_blocks=True))
-    name = register(like_sdpa=like_sdpa, in_blocks=in_blocks)
+    name = register(
+        like_sdpa=getattr(module.config, "_attn_implementation", None) in ("sdpa", register(like_sdpa=True))
+    )
     module.set_attn_implementation(name)  # type: ignore[operator]
     for part in parts_of(module):  # a copied block has its own configuration, which the call above does not reach
         if not isinstance(part, nn.Module) and hasattr(part, "_attn_implementation"):

@@ -39,16 +39,10 @@ class LazyMask:
 
     rows_of: Callable[[int, int], Bool[Tensor, "batch 1 query key"]]
     """The rows from one query up to another."""
-    n_query: int
 
     def rows(self, begin: int, end: int) -> Bool[Tensor, "1 query key"]:
         """The rows of the first input."""
         return self.rows_of(begin, end)[0]
-
-    @property
-    def whole(self) -> Bool[Tensor, "batch 1 query key"]:
-        """All rows, for a run that records patterns."""
-        return self.rows_of(0, self.n_query)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +124,8 @@ class SummedRun:
     """False at padding; None if there is none."""
     wanted: str | None = None
     """The path of the only layer whose inputs are kept, without any sums; the run ends there. None: all layers."""
+    has_lazy_masks: bool = True
+    """Whether masks are computed for a few queries at a time. False for a model that computes with its mask."""
     sums: dict[str, AttentionSums] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -43,36 +43,37 @@ NAME = "xformer"
 
 
 @cache
-def register(*, like_sdpa: bool = False, in_blocks: bool = False) -> str:
+def register(*, like_sdpa: bool = False) -> str:
     """Register our attention function with Transformers, once per process, and return its name.
 
     Transformers' own functions treat masks differently. Eager attention adds them, also boolean ones, so a row without an
     allowed key gets uniform weights. SDPA reads boolean masks, and such a row gets no weight.
 
-    A mask function must be registered as well, as a model would silently run without a causal mask otherwise. `in_blocks`: it
-    returns a `LazyMask`, whose rows are computed when they are needed.
+    A mask function must be registered as well, as a model would silently run without a causal mask otherwise. A run with sums
+    gets a `LazyMask`.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import eager_mask, sdpa_mask
 
-    def whole_mask(*args: Any, **options: Any) -> Tensor | None:
-        """The mask of SDPA, even where its kernel could hide later keys by itself."""
-        return sdpa_mask(*args, **(options | {"allow_is_causal_skip": False}))
-
-    def rows_of_mask(**options: Any) -> LazyMask:
-        offset = options.pop("q_offset", 0)
-        every: dict[str, Any] = {**options, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    def mask(*args: Any, **options: Any) -> Tensor | LazyMask | None:
+        """The mask of SDPA, even where its kernel could hide later keys by itself, or the additive mask of eager attention."""
+        whole = {**options, "allow_is_causal_skip": False}
+        run = active_run()
+        if run is None or run.sums is None or not run.sums.has_lazy_masks:
+            return sdpa_mask(*args, **whole) if like_sdpa else eager_mask(*args, **options)
 
         def rows(begin: int, end: int) -> Tensor:
-            found = sdpa_mask(**(every | {"q_length": end - begin, "q_offset": offset + begin}))
+            part = {"q_length": end - begin, "q_offset": options.get("q_offset", 0) + begin}
+            every: dict[str, Any] = {**whole, **part, "allow_is_bidirectional_skip": False}
+            found = sdpa_mask(**every)
             assert found is not None  # nothing may be skipped
             return found
 
-        return LazyMask(rows, options["q_length"])
+        return LazyMask(rows)
 
-    name = f"{NAME}{'_sdpa' if like_sdpa else ''}{'_blocks' if in_blocks else ''}"
+    name = f"{NAME}_sdpa" if like_sdpa else NAME
     AttentionInterface.register(name, partial(attention, like_sdpa=like_sdpa))
-    AttentionMaskInterface.register(name, rows_of_mask if in_blocks else whole_mask if like_sdpa else eager_mask)
+    AttentionMaskInterface.register(name, cast(Any, mask))
     return name
 
 
@@ -106,7 +107,7 @@ def attention(
     mask: Any = _cut(attention_mask, key)
     allowed: Any = None
     if isinstance(mask, LazyMask):
-        mask, allowed = None, mask if sums is not None else mask.whole
+        mask, allowed = None, mask
     elif mask is None and like_sdpa and causal and query.shape[-2] > 1 and sums is None:
         mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     if mask is not None and like_sdpa and mask.dtype == torch.bool:

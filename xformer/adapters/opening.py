@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
 from xformer.adapters.attachment import attached, set_function
-from xformer.adapters.attention_sums import SummedRun, SumsTape
+from xformer.adapters.attention_sums import LazyMask, SummedRun, SumsTape
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -150,11 +150,20 @@ class OpenedModel:
         """Run once, and give each attention to `sums`; the output is computed at the last position only."""
         if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
             inputs = {**inputs, "logits_to_keep": 1}  # all logits of a long text take more memory than the model
-        with torch.no_grad(), suppress(StopForward):
-            tape = SILENT if self.backend == "attention_function" else SumsTape(sums)
-            self._once(
-                inputs, ActiveRun(tape, self.layout.paths, sums=sums, is_positions_first=self.is_positions_first)
-            )
+        tape = SILENT if self.backend == "attention_function" else SumsTape(sums)
+
+        def once() -> None:
+            run = ActiveRun(tape, self.layout.paths, sums=sums, is_positions_first=self.is_positions_first)
+            with torch.no_grad(), suppress(StopForward):
+                self._once(inputs, run)
+
+        try:
+            once()
+        except (AttributeError, TypeError) as error:
+            if LazyMask.__name__ not in str(error):
+                raise
+            sums.has_lazy_masks = False  # the model computes with its mask
+            once()
 
     def plain(self, inputs: Inputs) -> Tensor:
         """The output of an unrecorded, unedited run in eval mode."""

@@ -110,7 +110,7 @@ def attention_by_distance(summary: AttentionSummary, *, layer: int, head: int | 
         >>> import xformer
         >>> summary = xformer.attention_summary("checkpoints/reverse", "3 7 12 9")
         >>> table = xformer.analysis.attention_by_distance(summary, layer=2, head=1)
-        >>> round(table["share"].sum(), 6)
+        >>> round(float(table["share"].sum()), 6)
         1.0
     """
     sums = summary.layer(layer) if head is None else summary.head(layer, head)
