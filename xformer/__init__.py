@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from xformer.training.many import iter_train_many as iter_train_many
     from xformer.training.many import train_many as train_many
     from xformer.training.sweeps import sweep as sweep
+    from xformer.widgets.attention_map import AttentionMap as AttentionMap
+    from xformer.widgets.attention_map import attention_map as attention_map
     from xformer.widgets.attention_view import AttentionView as AttentionView
     from xformer.widgets.attention_view import attention_view as attention_view
     from xformer.widgets.code_view import CodeView as CodeView

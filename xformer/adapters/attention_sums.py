@@ -72,6 +72,8 @@ class AttentionSums:
     """The largest weight of each block."""
     n_permitted: Int[Tensor, "#head query"]
     """The number of keys that the mask permits to each query."""
+    permitted: Int[Tensor, "query 2"]
+    """The first key that the mask permits to a query in any head, and the one after the last; 0, 0 if there is none."""
     counted: Bool[Tensor, " query"]
     """False for queries that are padding."""
     between: Float[Tensor, "head group group"] | None = None
@@ -258,6 +260,7 @@ def attend_with_sums(
         q.new_zeros((n_heads, -(-n_query // block), width // block), dtype=torch.float32) for _ in range(2)
     )
     n_permitted: list[Tensor] = []
+    permitted: list[Tensor] = []
     between = (
         None if of_group is None else q.new_zeros((n_heads, of_group.shape[1], of_group.shape[1]), dtype=torch.float32)
     )
@@ -266,6 +269,9 @@ def attend_with_sums(
         n = end - begin
         rows = _Rows.of(terms, begin, end, n_key, q.device)
         n_permitted.append(rows.allowed.sum(-1))
+        any_head = rows.allowed.any(0).to(torch.uint8)  # [row, key]
+        ends = torch.stack([any_head.argmax(-1), n_key - any_head.flip(-1).argmax(-1)], dim=-1)
+        permitted.append(ends * any_head.any(-1, keepdim=True))
         left, right = _reach(rows.allowed, block)
         cells = slice(left, right)
         closed = ~rows.part(slice(None), cells, width).allowed  # [head or 1, row, key]
@@ -323,6 +329,7 @@ def attend_with_sums(
     sums = AttentionSums(
         log_normaliser.cpu(), entropy.cpu(), largest.cpu(), largest_key.cpu(), first.cpu(), received[:, :n_key].cpu(),
         by_offset[:, : n_query + n_key - 1].cpu(), block_sum.cpu(), block_max.cpu(), torch.cat(n_permitted, dim=-1).cpu(),
+        torch.cat(permitted).cpu(),
         counted.cpu(), None if between is None else between.cpu(), block,
     )  # fmt: skip
     return z.to(q.dtype), sums
@@ -391,7 +398,9 @@ def sums_of_pattern(
     terms = Terms(1.0, allowed=(pattern > 0)[None], bias=scores.nan_to_num(neginf=0.0)[None], sinks=missing.log()[None])
     empty = torch.zeros(n_heads, n_key, 1)
     sums = attend_with_sums(unit * 0, empty, empty, terms, groups=groups, valid=valid, block=block)[1]
-    return replace(sums, n_permitted=allowed.sum(-1))  # a permitted key may have a weight of 0
+    _, own = attend_with_sums(unit * 0, empty, empty, Terms(1.0, allowed=allowed[None]), block=block)
+    # A permitted key may have a weight of 0.
+    return replace(sums, n_permitted=own.n_permitted, permitted=own.permitted)
 
 
 class SumsTape(Tape):

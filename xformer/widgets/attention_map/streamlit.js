@@ -1,0 +1,4 @@
+import { mounted } from "../streamlit.js";
+import { AttentionMap } from "./view.js";
+
+export default mounted(AttentionMap, "head");
