@@ -139,6 +139,21 @@ def test_weights_of_a_layer_that_is_not_kept_are_computed_again() -> None:
         assert len(again.kept) == 1  # the last one, although it exceeds the limit
 
 
+def test_all_weights_of_chosen_queries_are_stored() -> None:
+    model = tiny_model("LlamaForCausalLM", LONG)
+    summary = xformer.attention_summary(model, ids(), queries=[150], kept_bytes=0)
+    pattern = xformer.read(model, ids())["decoder.1.attn.pattern"][0]
+    assert sorted(summary.layer(1).rows) == [150, N - 1]
+    assert torch.allclose(summary.layer(1).rows[150], pattern[:, 150], rtol=0, atol=1e-6)
+    table = xformer.analysis.attention_to(summary, keys=[3, 7, 200], query=150)
+    found = table.query("layer == 'decoder.1.attn' and head == 4").iloc[0]
+    assert found["weight"] == pytest.approx(pattern[4, 150, [3, 7]].sum().item(), abs=1e-6)
+    assert found["uniform"] == pytest.approx(2 / 151)  # key 200 is masked
+    assert table["weight"].is_monotonic_decreasing
+    with pytest.raises(InputError, match="were not stored"):
+        xformer.analysis.attention_to(summary, keys=[3], query=149)
+
+
 def test_attention_between_documents() -> None:
     model = tiny_model("LlamaForCausalLM", LONG)
     documents = [0] * 100 + [1] * 90 + [2] * (N - 190)

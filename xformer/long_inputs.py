@@ -9,8 +9,9 @@ At 32,768 tokens, the patterns of a model with 270 heads would take 1.1 TB.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 from xformer.adapters.adapter import ModelAdapter
 from xformer.adapters.attention_sums import AttentionSums, Kept, SummedRun
 from xformer.errors import EditError, InputError
+from xformer.formatting import check_indices
 from xformer.layer_path import LayerPath
 from xformer.reading import Readable, adapter_of
 from xformer.tasks.task import Example
@@ -49,6 +51,8 @@ class AttentionSummary:
     documents: Int[Tensor, " pos"] | None
     """The document of each position, from 0; None if the caller gave none."""
     kept_bytes: int
+    code: str | None = None
+    """The call that repeats the summary, as code; None if it cannot be expressed that way."""
     kept: dict[str, Kept] = field(default_factory=dict, repr=False)
 
     @property
@@ -103,6 +107,8 @@ class AttentionSummary:
             InputError: A slice has a step.
         """
         sums = self.head(layer, head)
+        if queries.start in sums.rows and queries.stop == queries.start + 1 and keys == slice(None):
+            return sums.rows[queries.start][head : head + 1]
         if any(one.step not in (None, 1) for one in (queries, keys)):
             raise InputError(
                 f"queries and keys must be slices without a step, got {queries} and {keys}; try slice(0, 9)."
@@ -126,6 +132,11 @@ class AttentionSummary:
                 del self.kept[next(iter(self.kept))]
         return self.kept[path]
 
+    @property
+    def n_bytes(self) -> int:
+        """The size of the sums, queries and keys in memory."""
+        return sum(one.n_bytes for one in (*self.sums.values(), *self.kept.values()))
+
     def __repr__(self) -> str:
         heads = sum(len(one.entropy) for one in self.sums.values())
         return f"<AttentionSummary of {self.adapter.name}: {self.example.input_ids.shape[1]:,} tokens, {heads} heads>"
@@ -138,7 +149,9 @@ def attention_summary(
     *,
     tokenizer: Any = None,
     documents: Sequence[int] | None = None,
+    queries: Sequence[int] = (),
     kept_bytes: int = 512 * MEBIBYTE,
+    step: Callable[[int], None] | None = None,
 ) -> AttentionSummary:
     """Run a long input through a model and sum up every head's pattern, exactly, without keeping one.
 
@@ -150,7 +163,10 @@ def attention_summary(
         inputs: As in `xformer.read`: one input.
         tokenizer: The tokenizer of a loaded Hugging Face model, for inputs that are texts.
         documents: The number of the document of each token, from 0, for inputs that are packed from several.
+        queries: The positions of queries, from 0, whose weights in all heads are stored, besides those of the last token; see
+            `analysis.attention_to`.
         kept_bytes: The memory for queries and keys, from which any weight is computed on request. Layers beyond it run again.
+        step: Called after each layer with the number of layers so far. An exception that it raises ends the run.
 
     Returns:
         The sums of each head: entropy, largest weights and their keys, attention by distance, by key and by document, and means
@@ -184,9 +200,12 @@ def attention_summary(
             )
         if example.target is not None or adapter.shape.added != (0, 0):
             raise InputError("documents can be given for models of one stack that add no positions of their own.")
-    run = SummedRun(kept_bytes, groups, _valid(example, n))
+    check_indices("queries", queries, n)
+    run = SummedRun(kept_bytes, groups, _valid(example, n), tuple(queries), step=step)
     adapter.sum_attention(example, run)
-    return AttentionSummary(adapter, example, run.sums, groups, kept_bytes, run.kept)
+    return AttentionSummary(
+        adapter, example, run.sums, groups, kept_bytes, _code(model, plain, documents, queries), run.kept
+    )
 
 
 def _valid(example: Example, n: int) -> Tensor | None:
@@ -198,3 +217,11 @@ def _valid(example: Example, n: int) -> Tensor | None:
     if valid is None and isinstance(given, Tensor) and given.shape == (1, n):
         valid = given[0].bool()
     return None if valid is None or bool(valid.all()) else valid
+
+
+def _code(model: Any, inputs: Any, documents: Sequence[int] | None, queries: Sequence[int]) -> str | None:
+    if not isinstance(model, str | Path) or not isinstance(inputs, str | tuple):
+        return None
+    options = {"documents": documents and list(documents), "queries": list(queries)}
+    given = "".join(f", {name}={value!r}" for name, value in options.items() if value)
+    return f"xformer.attention_summary({str(model)!r}, {inputs!r}{given})"

@@ -25,6 +25,7 @@ from pages.attention.heads import (
     standalone,
     zoom,
 )
+from pages.attention.long_text import long_text_panel
 from pages.attention.one_cell import score_attribution_panel
 from pages.components.attention_view import SHOWN, Look, Selection, attention_choice, attention_view, choose_attention
 from pages.compute.call import picture_call, tables
@@ -46,6 +47,7 @@ PANELS = {
     "score_attribution": "why here?",
     "change": "change the run",
     "rollout": "rollout",
+    "long_text": "a long text",
 }
 
 
@@ -99,6 +101,7 @@ def _panel_below(view: View, run: Reading, layer: AnyLayer, chosen: Selection) -
         "change": lambda: change_panel(view, layer, chosen),
         "score_attribution": lambda: in_link.update(score_attribution_panel(view, run, chosen)),
         "rollout": lambda: rollout_panel(view, run),
+        "long_text": lambda: long_text_panel(view),
     }
     if wanted in draw:
         with embed.picture("panel"):

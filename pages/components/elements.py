@@ -107,7 +107,7 @@ def drawn_on(key: str) -> str | None:
     return drawn if isinstance(drawn, str) and _PIXELS.fullmatch(drawn) else None
 
 
-embedding_sum, code_view = map(_component, ("embedding_sum", "code_view"))
+embedding_sum, code_view, attention_map = map(_component, ("embedding_sum", "code_view", "attention_map"))
 _matrices, _scene = map(_component, ("matrices", "scene"))
 _step_ruler, _training_player = map(_component, ("step_ruler", "training_player"))
 SCREENS = frozenset({"attention", "embeddings", "feed_forward", "positions", "residual"})

@@ -12,7 +12,7 @@ weights of earlier ones. A pattern of 32,768 tokens takes 4.3 GB in each head, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,7 +78,15 @@ class AttentionSums:
     """False for queries that are padding."""
     between: Float[Tensor, "head group group"] | None = None
     """Σ of p from the queries of one group of positions, such as a document, to the keys of another; None without groups."""
+    rows: Mapping[int, Float[Tensor, "head key"]] = field(default_factory=dict)
+    """All weights of chosen queries, by their position; those of the last query are always there."""
     block: int = BLOCK
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the sums in memory."""
+        own = [value for value in vars(self).values() if isinstance(value, Tensor)]
+        return sum(value.nbytes for value in (*own, *self.rows.values()))
 
     @property
     def n_query(self) -> int:
@@ -124,10 +132,14 @@ class SummedRun:
     """The group of each position, such as its document, from 0."""
     valid: Bool[Tensor, " pos"] | None = None
     """False at padding; None if there is none."""
+    queries: Sequence[int] = ()
+    """The queries whose weights are all stored, besides the last one."""
     wanted: str | None = None
     """The path of the only layer whose inputs are kept, without any sums; the run ends there. None: all layers."""
     has_lazy_masks: bool = True
     """Whether masks are computed for a few queries at a time. False for a model that computes with its mask."""
+    step: Callable[[int], None] | None = None
+    """Called with the number of layers that are summed up."""
     sums: dict[str, AttentionSums] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
 
@@ -148,14 +160,22 @@ class SummedRun:
             raise StopForward
         if path is None or self.wanted is not None:
             return attend_in_blocks(q, k, v, terms)
-        z, self.sums[path] = attend_with_sums(q[0], k[0], v[0], terms, groups=self.groups, valid=self.valid)
+        chosen = {"groups": self.groups, "valid": self.valid, "queries": self.queries}
+        z, sums = attend_with_sums(q[0], k[0], v[0], terms, **chosen)
+        self._add(path, sums)
         return z[None]
 
     def take_pattern(
         self, path: str, pattern: Float[Tensor, "head query key"], allowed: Bool[Tensor, "head query key"]
     ) -> None:
         """Sum up the pattern of one layer."""
-        self.sums[path] = sums_of_pattern(pattern, allowed, groups=self.groups, valid=self.valid)
+        chosen = {"groups": self.groups, "valid": self.valid, "queries": self.queries}
+        self._add(path, sums_of_pattern(pattern, allowed, **chosen))
+
+    def _add(self, path: str, sums: AttentionSums) -> None:
+        self.sums[path] = sums
+        if self.step is not None:
+            self.step(len(self.sums))
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +249,7 @@ def attend_with_sums(
     *,
     groups: Int[Tensor, " pos"] | None = None,
     valid: Bool[Tensor, " pos"] | None = None,
+    queries: Sequence[int] = (),
     block: int = BLOCK,
 ) -> tuple[Float[Tensor, "head query d_value"], AttentionSums]:
     """z, and the sums over the pattern.
@@ -240,6 +261,7 @@ def attend_with_sums(
         terms: The scale, the mask and what else a family adds to its scores.
         groups: The group of each position, from 0; only where queries and keys are the same positions.
         valid: False at padding; only where queries and keys are the same positions.
+        queries: The queries whose weights are all stored, besides the last one; those beyond the end are ignored.
         block: The side of the smallest blocks of cells.
     """
     (n_heads, n_query, _), (n_groups, n_key, _) = q.shape, k.shape
@@ -265,6 +287,7 @@ def attend_with_sums(
         None if of_group is None else q.new_zeros((n_heads, of_group.shape[1], of_group.shape[1]), dtype=torch.float32)
     )
     n_together = n_heads // n_groups
+    stored = {at: q.new_zeros((n_heads, width), dtype=torch.float32) for at in {*queries, n_query - 1} if at < n_query}
     for begin, end in _rows(n_query, block, n_together * width):
         n = end - begin
         rows = _Rows.of(terms, begin, end, n_key, q.device)
@@ -308,6 +331,8 @@ def attend_with_sums(
             largest_key[heads, begin:end] = left + at_key
             if left <= first_key < right:
                 first[heads, begin:end] = e[..., first_key - left] * over
+            for at in stored.keys() & range(begin, end):
+                stored[at][heads, cells] = e[:, at - begin] * over[:, at - begin, None]
             over = over * counted[begin:end]
             columns = (over[:, None] @ e)[:, 0]  # [head, key]
             received[heads, cells] += columns
@@ -330,7 +355,8 @@ def attend_with_sums(
         log_normaliser.cpu(), entropy.cpu(), largest.cpu(), largest_key.cpu(), first.cpu(), received[:, :n_key].cpu(),
         by_offset[:, : n_query + n_key - 1].cpu(), block_sum.cpu(), block_max.cpu(), torch.cat(n_permitted, dim=-1).cpu(),
         torch.cat(permitted).cpu(),
-        counted.cpu(), None if between is None else between.cpu(), block,
+        counted.cpu(), None if between is None else between.cpu(),
+        {at: row[:, :n_key].cpu() for at, row in stored.items()}, block,
     )  # fmt: skip
     return z.to(q.dtype), sums
 
@@ -383,6 +409,7 @@ def sums_of_pattern(
     *,
     groups: Int[Tensor, " pos"] | None = None,
     valid: Bool[Tensor, " pos"] | None = None,
+    queries: Sequence[int] = (),
     block: int = BLOCK,
 ) -> AttentionSums:
     """The same sums of a pattern that is in memory, for models whose queries and keys are not handed to xformer.
@@ -397,7 +424,7 @@ def sums_of_pattern(
     missing = (1 - pattern.float().sum(-1, keepdim=True)).clamp(min=0.0)  # the weight of a sink
     terms = Terms(1.0, allowed=(pattern > 0)[None], bias=scores.nan_to_num(neginf=0.0)[None], sinks=missing.log()[None])
     empty = torch.zeros(n_heads, n_key, 1)
-    sums = attend_with_sums(unit * 0, empty, empty, terms, groups=groups, valid=valid, block=block)[1]
+    sums = attend_with_sums(unit * 0, empty, empty, terms, groups=groups, valid=valid, queries=queries, block=block)[1]
     _, own = attend_with_sums(unit * 0, empty, empty, Terms(1.0, allowed=allowed[None]), block=block)
     # A permitted key may have a weight of 0.
     return replace(sums, n_permitted=own.n_permitted, permitted=own.permitted)

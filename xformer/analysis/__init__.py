@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from xformer.analysis.long_inputs import attention_map as attention_map
     from xformer.analysis.long_inputs import attention_on_tokens as attention_on_tokens
     from xformer.analysis.long_inputs import attention_received as attention_received
+    from xformer.analysis.long_inputs import attention_to as attention_to
     from xformer.analysis.long_inputs import between_documents as between_documents
     from xformer.analysis.long_inputs import head_sums as head_sums
     from xformer.analysis.number_waves import circle as circle

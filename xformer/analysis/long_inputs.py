@@ -22,7 +22,7 @@ from torch import Tensor
 
 from xformer.adapters.attention_sums import AttentionSums
 from xformer.errors import InputError, UnavailableError
-from xformer.formatting import check_index
+from xformer.formatting import check_index, check_indices
 from xformer.layer_path import LayerPath
 from xformer.long_inputs import AttentionSummary
 
@@ -221,6 +221,52 @@ def attention_from(summary: AttentionSummary, *, layer: int, head: int, query: i
     tokens = _tokens(summary, layer, sums.n_key, side=1)
     keys = best.indices.tolist()
     return pd.DataFrame({"position": keys, "token": [tokens[key] for key in keys], "weight": best.values.tolist()})
+
+
+def attention_to(summary: AttentionSummary, *, keys: Sequence[int], query: int | None = None) -> pd.DataFrame:
+    """Measure how much of one query's attention is on some keys, in every head: for example, which heads find a sentence.
+
+    Args:
+        summary: The sums of the run.
+        keys: The positions of the keys, from 0.
+        query: The last token, or one of the `queries` of `xformer.attention_summary`; None: the last token.
+
+    Returns:
+        A row per head of self-attention, the largest weight first: layer (its path), head, weight (Σ p over the keys) and
+        uniform (what it would be if all keys that the mask permits got the same weight).
+
+    Raises:
+        InputError: There are no such keys, or the weights of the query were not stored.
+
+    Example:
+        >>> import xformer
+        >>> summary = xformer.attention_summary("checkpoints/reverse", "3 7 12 9")
+        >>> table = xformer.analysis.attention_to(summary, keys=[0])
+        >>> table["uniform"].unique().tolist()
+        [0.25]
+    """
+    own = [site for site in summary.attention if not site.is_cross]
+    n = summary.sums[own[-1].path].n_query
+    query, rows = n - 1 if query is None else query, []
+    check_indices("keys", keys, n)
+    for site in own:
+        sums = summary.sums[site.path]
+        if sums.n_query != sums.n_key or sums.n_query != n:
+            continue
+        if query not in sums.rows:
+            raise InputError(
+                f"The weights of query {query} were not stored; use one of {sorted(sums.rows)}, or queries=[{query}]."
+            )
+        weights = sums.rows[query][:, list(keys)].sum(-1).tolist()
+        permitted = sums.n_permitted[:, query].expand(len(weights)).tolist()
+        first, end = sums.permitted[query].tolist()
+        n_keys = sum(first <= key < end for key in set(keys))
+        rows += [
+            (site.path, head, weight, n_keys / max(1, many))
+            for head, (weight, many) in enumerate(zip(weights, permitted, strict=True))
+        ]
+    table = pd.DataFrame(rows, columns=["layer", "head", "weight", "uniform"])
+    return table.sort_values("weight", ascending=False, ignore_index=True, kind="stable")
 
 
 def attention_map(

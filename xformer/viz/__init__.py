@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from xformer.viz.images import over_image as over_image
     from xformer.viz.images import patch_cosines as patch_cosines
     from xformer.viz.images import patch_filters as patch_filters
+    from xformer.viz.long_inputs import attention_by_distance as attention_by_distance
+    from xformer.viz.long_inputs import attention_map as attention_map
+    from xformer.viz.long_inputs import attention_received as attention_received
+    from xformer.viz.long_inputs import head_sums as head_sums
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets

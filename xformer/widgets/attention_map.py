@@ -32,6 +32,8 @@ from xformer.widgets.page import stand_alone_page
 
 CELL_BYTES = 2_000_000
 """The largest size of the single weights, six bytes each; base64 adds a third, and a page stays below 4 MB."""
+LEAST = 1e-4
+"""Smaller weights are written as "under 0.01 %"."""
 SIDE = 32
 """The largest number of rows and columns of the thumbnail of a head."""
 LEVELS = 253
@@ -79,8 +81,8 @@ def attention_map(summary: AttentionSummary, *, layer: int, head: int) -> Attent
         f"{summary.adapter.name}, {title}, head {head + 1}: {sums.n_query:,} queries × {sums.n_key:,} keys.",
         f"Single weights above {threshold:.2g} are in this file, and of all others the largest in each block of {sums.block} × "
         f"{sums.block} cells."
-        if threshold
-        else "Every weight is in this file.",
+        if threshold >= LEAST
+        else f"Every weight{f' above {LEAST}' if threshold else ''} is in this file.",
     ]
     return AttentionMap(stand_alone_page("attention_map", "map", {"data": packed}, caption), threshold)
 

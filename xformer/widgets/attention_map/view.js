@@ -17,7 +17,11 @@ const LABEL = 84; // px: the room for the tokens of queries
 const NUMBERS = 24; // px: the room for the numbers of keys
 const LEAST_LABEL = 13; // px: the height of a cell from which tokens are written
 
-const percent = (/** @type {number} */ value) => (value >= 0.9995 ? "100 %" : `${(100 * value).toPrecision(value < 0.1 ? 2 : 3)} %`);
+const LEAST = 1e-4; // smaller weights are written as "under 0.01 %"
+const percent = (/** @type {number} */ value) => {
+  if (value >= 0.9995) return "100 %";
+  return value && value < LEAST ? "under 0.01 %" : `${(100 * value).toPrecision(value < 0.1 ? 2 : 3)} %`;
+};
 const count = (/** @type {number} */ n) => n.toLocaleString("en");
 
 export class AttentionMap {
@@ -180,11 +184,11 @@ export class AttentionMap {
       const last = (/** @type {number} */ from, /** @type {number} */ n) => count(Math.min(n, Math.ceil(from + view.size)) - 1);
       this.readout.textContent = `Queries ${count(Math.floor(view.query))} to ${last(view.query, nQuery)}, keys ${count(Math.floor(view.key))} to ${last(view.key, nKey)}.`;
       if (isByBlocks(this.cells, view, this.side)) this.readout.textContent += ` Each point is the largest weight of ${header.block} × ${header.block} cells.`;
-      else if (header.threshold) this.readout.textContent += ` Weights above ${percent(header.threshold)} are drawn.`;
+      else if (header.threshold >= LEAST) this.readout.textContent += ` Weights above ${percent(header.threshold)} are drawn.`;
       return;
     }
     const found = weight(this.cells, cell.query, cell.key);
-    const value = found !== null ? percent(found) : header.threshold ? `not above ${percent(header.threshold)}` : "0 %";
+    const value = found !== null ? percent(found) : header.threshold >= LEAST ? `not above ${percent(header.threshold)}` : percent(header.threshold);
     this.readout.textContent = `Query ${this.name(cell.query)} → key ${this.name(cell.key, true)}: ${value}`;
   }
 
@@ -275,7 +279,7 @@ export class AttentionMap {
       item.append(button(this.name(key, true), () => this.jump(key), "token"), bar, element("span", "value", percent(value)));
       list.append(item);
     }
-    if (!found.length) list.append(element("li", "", header.threshold ? `No weight above ${percent(header.threshold)}.` : "No weight."));
+    if (!found.length) list.append(element("li", "", header.threshold >= LEAST ? `No weight above ${percent(header.threshold)}.` : "No weight."));
     const text = element("p", "text");
     const byKey = new Map(found.map((one) => [one.key, one.weight]));
     const [from, to] = [Math.max(0, query - AROUND), Math.min(tokens.length, query + AROUND + 1)];
@@ -327,7 +331,7 @@ export class AttentionMap {
       for (let i = 0; i < pixels.length; i++) pixels[i] = words[thumbnails[at][i]];
       pen(picture).putImageData(image, 0, 0);
       const isChosen = one.layer === header.layer && one.head === header.head;
-      const holder = this.send ? button("", () => this.send?.([one.layer, one.head])) : element("span");
+      const holder = this.send ? button("", () => this.send?.({ layer: one.layer, head: one.head })) : element("span");
       holder.className = isChosen ? "head chosen" : "head";
       holder.title = `${one.title}, entropy ${one.entropy}`;
       if (this.send) holder.setAttribute("aria-label", holder.title);
