@@ -54,6 +54,17 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.over_image(digit, query=0)",
         ),
     ),
+    "Long inputs": (
+        """
+summary = xformer.attention_summary("checkpoints/characters", "The list of the king, and the list of the queen: the king.")
+""",
+        (
+            "viz.attention_map(summary, layer=1, head=2)",
+            'viz.head_sums(summary, measure="previous")',
+            "viz.attention_by_distance(summary, layer=1)",
+            "viz.attention_received(summary, layer=1, head=2)",
+        ),
+    ),
     "Embeddings": (
         """
 modular = xformer.read("checkpoints/modular", "7 12")

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import xformer
+from pages.attention import long_text
 from pages.compute import models
 from pages.home import language_model
 from pages.residual.page import similarity_notes
@@ -73,6 +74,8 @@ SCREENS = [
     ("BERT", "home", {"input": "the [MASK] sat"}, 0, "likeliest tokens at each gap"),
     ("BERT", "residual", {"picture": "parts"}, 0, "not a sum of contributions to the stream"),
     (READ_ONLY, "attention", {"panel": "why here?"}, 0, "This run has no activation 'decoder.1.attn.scores'"),
+    ("Llama", "attention", {"panel": "long_text"}, 0, "No pattern of a long text is kept"),
+    ("BERT", "attention", {"panel": "long_text"}, 0, "A long text needs a language model"),
     (ENCODER, "home", {}, 0, "it outputs a vector of 24 numbers for each of the 6 positions"),
     (ENCODER, "residual", {"pooling": "first", "after": "1"}, 1, "for this model is the mean over all positions"),
     (ENCODER, "compare", {"edits": EDIT}, 0, "outputs vectors and no predictions"),
@@ -115,6 +118,21 @@ def test_a_long_continuation_is_generated_on_a_click(open_page: Open) -> None:
     assert len(story) > len("the cat sat")
     app.button(key="story_again").click().run()
     assert story not in [block.value for block in app.code]
+
+
+def test_a_long_text_is_read_on_a_click(open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page("pages/attention/page.py", model="Llama", input=TEXT, panel="long_text")
+    before = n_charts(app)
+    app.text_area(key="long_text").set_value("the dog sat on the bird and the cat").run()
+    app.button(key="long_text_read").click().run()
+    assert complaints(app) == []
+    assert n_charts(app) == before + 3
+    assert "finds the needle" not in everything(app)
+    assert len(components(app, "attention_map")) == 1
+    monkeypatch.setattr(long_text, "budget", lambda: 1000)
+    app.text_area(key="long_text").set_value("the bird and the cat").run()
+    app.button(key="long_text_read").click().run()
+    assert any("fit into memory; use a shorter one" in one for one in complaints(app))
 
 
 def test_a_token_is_drawn_at_the_chosen_temperature_and_added_to_the_text(open_page: Open) -> None:

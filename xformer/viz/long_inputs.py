@@ -31,6 +31,9 @@ def head_sums(summary: AttentionSummary, *, measure: str = "entropy") -> alt.Top
         summary: The sums of the run.
         measure: One of `analysis.long_inputs.HEAD_SUMS`.
 
+    Returns:
+        The chart; a measure without a meaning in a layer is grey.
+
     Example:
         >>> import xformer
         >>> summary = xformer.attention_summary("checkpoints/reverse", "3 7 12 9")

@@ -42,7 +42,14 @@ LEVELS = 253
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """The map as a notebook output, or a page that works without a network."""
+    """The map as a notebook output, or a page that works without a network.
+
+    Example:
+        >>> import xformer
+        >>> summary = xformer.attention_summary("checkpoints/reverse", "3 7 12 9")
+        >>> "<iframe" in xformer.attention_map(summary, layer=2, head=1)._repr_html_()
+        True
+    """
 
     page: str
     threshold: float
@@ -64,6 +71,9 @@ def attention_map(summary: AttentionSummary, *, layer: int, head: int) -> Attent
         summary: The sums of the run.
         layer: The attention layer, from 0.
         head: The head, from 0.
+
+    Returns:
+        The map: the output of a notebook's cell, or a file with `save_html`.
 
     Raises:
         EditError: There is no such layer or head.
