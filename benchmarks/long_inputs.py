@@ -2,7 +2,8 @@
 
     python -m benchmarks.long_inputs [TOKENS] [LAYERS]
 
-The model has the sizes of SmolLM2-135M and arbitrary weights. The plain pass is that of Transformers with PyTorch's fused kernel.
+The model has the sizes of SmolLM2-135M and arbitrary weights. The plain pass is that of Transformers with PyTorch's fused
+kernel.
 """
 
 from __future__ import annotations
