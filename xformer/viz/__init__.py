@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from xformer.viz.images import over_image as over_image
     from xformer.viz.images import patch_cosines as patch_cosines
     from xformer.viz.images import patch_filters as patch_filters
+    from xformer.viz.mask_pictures import mask as mask
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets
