@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from xformer.masks.describing import describe as describe
     from xformer.masks.mask import Mask as Mask
     from xformer.masks.mask import as_mask as as_mask
+    from xformer.masks.obedience import Obedience as Obedience
+    from xformer.masks.obedience import Violation as Violation
+    from xformer.masks.obedience import obeyed as obeyed
     from xformer.masks.rules import Rule as Rule
     from xformer.masks.rules import bidirectional as bidirectional
     from xformer.masks.rules import causal as causal
