@@ -33,6 +33,32 @@ def test_a_mask_with_several_rules_and_an_empty_row() -> None:
     assert masks.check(rule, found.rule, n_query=14).holds
 
 
+@pytest.mark.parametrize(
+    "text", ["full,window:3,padding:0.1", "full,padding:3", "full,window:2,documents:3.6", "full,window:2,padding:5"]
+)
+def test_masks_that_are_not_causal(text: str) -> None:
+    recipe = masks.MaskRecipe.parse(text)
+    found = masks.describe(recipe.rule(9), n_query=9)
+    assert found.rule is not None, found.sentence
+    assert masks.check(recipe.rule(9), found.rule, n_query=9).holds
+
+
+def test_every_recipe_is_described_exactly_or_refused() -> None:
+    generator = torch.Generator().manual_seed(0)
+    described = 0
+    for _ in range(150):
+        n = int(torch.randint(1, 14, (), generator=generator))
+        w, s, p = (int(one) for one in torch.randint(0, 4, (3,), generator=generator))
+        marks = [tuple((torch.rand(n, generator=generator) < 0.2).nonzero()[:, 0].tolist()) for _ in range(3)]
+        recipe = masks.MaskRecipe(bool(torch.rand((), generator=generator) < 0.6), w, s if w else 0, p, *marks)
+        cells = masks.as_mask(recipe.rule(n), n_query=n).cells()
+        found = masks.describe(cells)
+        described += found.rule is not None
+        if found.rule is not None:
+            assert masks.check(cells, found.rule).holds, recipe.text
+    assert described >= 75
+
+
 @pytest.mark.parametrize("rule", [causal(), causal() & window(4), causal() & window(4) & padding([0, 0] + [1] * 10)])
 def test_the_nearest_rule_is_given_with_the_first_cell(rule: masks.Rule) -> None:
     cells = masks.as_mask(rule, n_query=12).cells()

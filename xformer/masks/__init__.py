@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xformer.masks.obedience import Obedience as Obedience
     from xformer.masks.obedience import Violation as Violation
     from xformer.masks.obedience import obeyed as obeyed
+    from xformer.masks.recipe import MaskRecipe as MaskRecipe
     from xformer.masks.rules import Rule as Rule
     from xformer.masks.rules import bidirectional as bidirectional
     from xformer.masks.rules import causal as causal

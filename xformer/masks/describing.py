@@ -231,7 +231,9 @@ def _candidates(seen: _Seen) -> Iterator[list[Rule]]:
     for more in hidden:
         found += [(cost + len(more), [*parts, *more]) for cost, parts in _cores(seen)]
         past = seen.cells & (seen.distance >= 0)
-        if bool(past.any()) and not torch.equal(past, seen.cells):  # a few later keys may be faults in a causal mask
+        if bool(past.any(dim=1).all()) and not torch.equal(
+            past, seen.cells
+        ):  # a few later keys may be faults in a causal mask
             found += [(cost + 100, [*parts, *more]) for cost, parts in _cores(replace(seen, cells=past))]
     for _, parts in sorted(found, key=lambda one: one[0]):
         yield parts

@@ -51,9 +51,12 @@ def mask(
     keys: Span | None = None,
     batch: int = 0,
     head: int = 0,
-    height: Count = 420,
+    height: Count | None = None,
     title: str = "",
-    **sizes: Any,
+    legend: bool = True,
+    n_query: int | None = None,
+    n_key: int | None = None,
+    first_query: int | None = None,
 ) -> alt.TopLevelMixin:
     """Draw a mask, or the result of `masks.check`: which keys each query may attend to.
 
@@ -70,9 +73,12 @@ def mask(
         keys: The first key that is drawn, and the one after the last; None: all.
         batch: The input, from 0.
         head: The head, from 0.
-        height: The height of the matrix in pixels, about.
+        height: The height of the matrix in pixels; the axes then have short titles.
         title: The title of the chart.
-        sizes: The other arguments of `masks.as_mask`: n_query, n_key, first_query.
+        legend: Whether to draw a legend.
+        n_query: The number of queries of a rule or function; see `masks.as_mask`.
+        n_key: The number of keys of a rule or function; None: as many as queries.
+        first_query: The position of the first query among the keys; see `masks.as_mask`.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -86,14 +92,14 @@ def mask(
         >>> chart = xformer.viz.mask(masks.causal() & masks.window(4), n_query=12)
     """
     rule = mask if rule is None and isinstance(mask, Rule) else rule
-    found, n_query, n_key = sizes_of(mask, **sizes)
+    found, n_query, n_key = sizes_of(mask, n_query=n_query, n_key=n_key, first_query=first_query)
     rows, columns = checked_span("queries", queries, n_query), checked_span("keys", keys, n_key)
     for name, values in (("tokens", tokens), ("groups", groups)):
         if values is not None and len(values) != n_key:
             raise InputError(f"{name} must have one entry for each of the {n_key} keys, got {len(values)}.")
     part = {"batch": batch, "head": head, "queries": rows, "keys": columns}
     n = max(rows[1] - rows[0], columns[1] - columns[0])
-    view = _View(rows, columns, height, groups if n_query == n_key else None, groups, title)
+    view = _View(rows, columns, height, groups if n_query == n_key else None, groups, title, legend=legend)
     if n <= MAX_CELLS:
         return view.cells(cell_table(found, rule=rule, **part), tokens, n_query == n_key)
     if n <= MAX_EXACT:
@@ -109,6 +115,9 @@ def mask(
     return view.blocks(table.loc[inside], block)
 
 
+ACROSS, DOWN = "key: position that may be attended to →", "← query: attending position"
+
+
 class _View:
     """The axes, colours and bands of a picture of a part of a mask."""
 
@@ -116,15 +125,20 @@ class _View:
         self,
         rows: Span,
         columns: Span,
-        height: int,
+        height: int | None,
         query_groups: Sequence[str] | None,
         key_groups: Sequence[str] | None,
         title: str,
+        *,
+        legend: bool,
     ) -> None:
         self.rows, self.columns, self.title = rows, columns, title
         self.query_groups, self.key_groups = query_groups, key_groups
         n_rows, n_columns = rows[1] - rows[0], columns[1] - columns[0]
-        cell = min(30.0, height / max(n_rows, n_columns))
+        cell = min(50.0 if height else 30.0, (height or 420) / max(n_rows, n_columns))
+        self.across, self.down = ("key", "query") if height else (ACROSS, DOWN)
+        self.label_limit = 50 if height else 120
+        self.has_legend = legend
         self.size: dict[str, Any] = {"width": max(20, round(cell * n_columns)), "height": max(20, round(cell * n_rows))}
 
     def cells(self, table: pd.DataFrame, tokens: Sequence[str] | None, is_square: bool) -> alt.TopLevelMixin:
@@ -138,9 +152,10 @@ class _View:
             key_name=[keys[at - self.columns[0]] for at in table["key"]],
             state=[LABELS[one] for one in table["state"]],
         )
-        axis = alt.Axis(labelOverlap=True, labelLimit=120)
+        axis = alt.Axis(labelOverlap=True, labelLimit=self.label_limit)
         is_flat = 7 * max(map(len, keys)) < self.size["width"] / len(keys)
-        above = alt.Axis(labelOverlap=True, labelLimit=120, orient="top", labelAngle=0 if is_flat else -60)
+        turned = {"orient": "top", "labelAngle": 0 if is_flat else -60}
+        above = alt.Axis(labelOverlap=True, labelLimit=self.label_limit, **turned)
         lines = ["query_name:N", "key_name:N", "state:N"]
         if any(table["reason"]):
             lines.append("reason:N")
@@ -149,9 +164,11 @@ class _View:
             alt.Chart(table, title=self.title, **self.size)
             .mark_rect(stroke="#ffffff", strokeOpacity=0.35, strokeWidth=0.5)
             .encode(
-                alt.X("key_name:N", sort=keys, title="key: position that may be attended to →", axis=above),
-                alt.Y("query_name:N", sort=queries, title="← query: attending position", axis=axis),
-                _colour([LABELS[one] for one in STATES if LABELS[one] in set(table["state"])]),
+                alt.X("key_name:N", sort=keys, title=self.across, axis=above),
+                alt.Y("query_name:N", sort=queries, title=self.down, axis=axis),
+                _colour(
+                    [LABELS[one] for one in STATES if LABELS[one] in set(table["state"])], has_legend=self.has_legend
+                ),
                 tooltip=tooltips(*((line, titles[line]) for line in lines)),
             )
         )
@@ -187,6 +204,7 @@ class _View:
         self, table: pd.DataFrame, colours: dict[str, str], legend: str | None, lines: list[Any]
     ) -> alt.TopLevelMixin:
         scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+        shown = alt.Legend(title=legend, orient="top", labelLimit=260) if self.has_legend else None
         axis: dict[str, Any] = {"tickMinStep": 1, "format": ",d"}
         across = alt.Scale(domain=list(self.columns), nice=False, zero=False)
         down = alt.Scale(domain=list(self.rows)[::-1], nice=False, zero=False)
@@ -196,11 +214,11 @@ class _View:
         above = alt.Axis(orient="top", grid=False, labelOverlap=True, **axis)
         beside = alt.Axis(grid=False, labelOverlap=True, **axis)
         chart = chart.encode(
-            alt.X("key:Q", scale=across, title="key: position that may be attended to →", axis=above),
+            alt.X("key:Q", scale=across, title=self.across, axis=above),
             alt.X2("key_stop:Q"),
-            alt.Y("query:Q", scale=down, title="← query: attending position", axis=beside),
+            alt.Y("query:Q", scale=down, title=self.down, axis=beside),
             alt.Y2("query_stop:Q"),
-            alt.Color("state:N", scale=scale, legend=alt.Legend(title=legend, orient="top", labelLimit=260)),
+            alt.Color("state:N", scale=scale, legend=shown),
             stroke=alt.Stroke("state:N", scale=scale, legend=None),
             tooltip=tooltips("queries:N", "keys:N", *lines),
         )
@@ -220,9 +238,9 @@ class _View:
         return both.resolve_scale(color="independent").properties(autosize=PADDED)
 
 
-def _colour(states: Sequence[str]) -> alt.Color:
+def _colour(states: Sequence[str], *, has_legend: bool) -> alt.Color:
     known = {LABELS[name]: colour for name, colour in COLOURS.items()}
-    legend = alt.Legend(title=None, orient="top", labelLimit=260)
+    legend = alt.Legend(title=None, orient="top", labelLimit=260) if has_legend else None
     return category_colours("state:N", states, [known[one] for one in states], legend=legend)
 
 
