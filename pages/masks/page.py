@@ -201,16 +201,15 @@ def _notes(
             "The documents are separate in the mask, but not in the positions: here the second document does not start at 0. "
             "Packed training data restart the positions as well."
         )
-    if masked is not None and torch.equal(_own_mask(original), cells):
+    if masked is not None and _is_own_mask(original, cells):
         notes.append("This is the model’s own mask.")
     return notes
 
 
-def _own_mask(original: Reading) -> torch.Tensor:
-    """Return the mask of the first attention layer of the original run, or no cells if it is not recorded."""
-    found = original.get(f"{original.attention[0].path}.mask")
-    pattern = original[f"{original.attention[0].path}.pattern"]
-    return torch.zeros(1) if found is None else found[0].expand(pattern.shape[1:])[0].bool().cpu()
+def _is_own_mask(original: Reading, cells: torch.Tensor) -> bool:
+    """Whether every attention of the original run has these cells, [query, key]; False if one has no recorded mask."""
+    found = [original.get(f"{site.path}.mask") for site in original.attention]
+    return all(one is not None and bool((one[0].cpu().bool() == cells).all()) for one in found)
 
 
 def _draw(view: View) -> None:

@@ -100,6 +100,16 @@ def test_cells_are_listed_in_order_in_both_directions() -> None:
     ]
 
 
+def test_the_first_cell_is_in_the_first_row_whatever_its_block() -> None:
+    cells = torch.ones(300, 300).tril().bool()
+    cells[200, 3], cells[140, 250], cells[150, 20] = False, True, False
+    found = masks.check(cells, causal())
+    assert found.first == (0, 0, 140, 250)
+    assert found.first_loss == (0, 0, 150, 20)
+    cells[260, 10] = cells[259, 150] = False
+    assert masks.check(cells, causal()).table["query"].tolist() == [140, 150, 200, 259, 260]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_few_random_cells_of_a_large_function_are_found(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
