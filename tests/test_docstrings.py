@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import xformer
-from xformer import assignments, testing
+from xformer import assignments, masks, testing
 from xformer.checkpoints import load
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +29,7 @@ NAMES = [
     *(f"xformer.{name}" for name in xformer.__all__),
     *(f"xformer.edits.{name}" for name in EDITS),
     *(f"xformer.assignments.{name}" for name in assignments.__all__),
+    *(f"xformer.masks.{name}" for name in masks.__all__),
     *ASSERTIONS,
 ]
 """Public names; the modules among them have names of their own."""
@@ -38,7 +39,7 @@ WORDS = {"title", "attention"}
 """Parameters whose value is text for people, or the path of a layer."""
 
 
-MODULES = {"xformer.analysis", "xformer.analysis.principles", "xformer.edits", "xformer.viz"}
+MODULES = {"xformer.analysis", "xformer.analysis.principles", "xformer.edits", "xformer.masks", "xformer.viz"}
 PUBLIC = sorted({*NAMES, *DRAWN} - MODULES)
 """The names whose docstrings are read; resolved only in the tests, as that imports what draws."""
 
@@ -46,7 +47,7 @@ PUBLIC = sorted({*NAMES, *DRAWN} - MODULES)
 def test_every_public_name_says_what_it_takes_and_gives() -> None:
     """Values of options are in snake_case. A chart may refer to the arguments of its table."""
     assert {"ablate_head", "apply", "patch_from"} <= set(EDITS)
-    assert len(ASSERTIONS) == 6
+    assert len(ASSERTIONS) == 7
     assert all(isinstance(resolve_name(name), ModuleType) for name in MODULES)
     for name in PUBLIC:
         value = resolve_name(name)

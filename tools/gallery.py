@@ -28,7 +28,7 @@ WIDEST = 1_200
 """Largest width of a PNG in pixels."""
 PICTURE = re.compile(r"(?:viz\.)?(\w+)\(")
 IMPORTS = """import xformer
-from xformer import analysis, attention_view, viz
+from xformer import analysis, attention_view, masks, viz
 
 """
 INTRODUCTION = """Every picture of the app is one call on a reading. This page shows each picture with the call that drew it.
@@ -40,6 +40,7 @@ SCREENS = {
 reading = xformer.read("checkpoints/reverse", "3 7 12 9 1")
 ablated = xformer.read("checkpoints/reverse", "3 7 12 9 1", edits=[xformer.edits.ablate_head("encoder.2.attn", 1)])
 digit = xformer.read("checkpoints/digits", "test 3")
+packed = masks.causal() & masks.window(4) & masks.documents([0, 5, 9])
 """,
         (
             "attention_view(reading, layer=2, head=1)",
@@ -52,6 +53,7 @@ digit = xformer.read("checkpoints/digits", "test 3")
             "viz.attention_moved(ablated, before=reading)",
             "viz.rollout(reading)",
             "viz.over_image(digit, query=0)",
+            "viz.mask(packed, n_query=14)",
         ),
     ),
     "Long inputs": (
@@ -296,7 +298,8 @@ def main() -> None:
     models, which = arguments.models, arguments.which
     torch.set_num_threads(1)  # the last digits of sums depend on the number of threads, and files should not
     (DOCS / "gallery").mkdir(exist_ok=True)
-    names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "attention_view": xformer.attention_view}
+    names: dict[str, Any] = {"viz": xformer.viz, "analysis": xformer.analysis, "masks": xformer.masks}
+    names["attention_view"] = xformer.attention_view
     for screen, (setup, calls) in SCREENS.items():
         if screen == "External models" and not models:
             print("Images of external models were kept; to draw them: python -m tools.gallery FOLDER_OF_MODELS")

@@ -37,7 +37,8 @@ def linked(markdown: str) -> str:
 
 def api() -> str:
     """Return the page of the API, which mkdocstrings fills: every public name of the packages, and of these modules."""
-    packages = [import_module(name) for name in ("xformer", "xformer.viz", "xformer.analysis", "xformer.assignments")]
+    names = ("xformer", "xformer.viz", "xformer.analysis", "xformer.masks", "xformer.assignments")
+    packages = [import_module(name) for name in names]
     modules = [import_module(f"xformer.{name}") for name in ("testing", "edits", "edit_links", "errors")]
     parts = [
         "# API",

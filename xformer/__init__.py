@@ -12,6 +12,7 @@ from xformer.lazy import attach
 if TYPE_CHECKING:
     from xformer import analysis as analysis
     from xformer import edits as edits
+    from xformer import masks as masks
     from xformer import viz as viz
     from xformer.checkpoints import Checkpoint as Checkpoint
     from xformer.checkpoints import load as load

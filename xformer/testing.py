@@ -19,6 +19,7 @@ from torch import nn
 
 from xformer.doctor.check import CHECKS, CheckContext
 from xformer.doctor.diagnose import run_check, token_model_of
+from xformer.masks.checking import check as check_mask
 
 
 class _Assertion(Protocol):
@@ -100,3 +101,24 @@ assert_usual_attention = _assertion(
     "An attention computes something else; the message has the formula and its line.",
     spec="attention",
 )
+
+
+def assert_mask(mask: Any, rule: Any, **options: Any) -> None:
+    """Assert that a mask is exactly what a rule says, in every cell.
+
+    Args:
+        mask: A mask function, a BlockMask, a tensor, or anything else that `masks.as_mask` takes.
+        rule: A rule, such as `masks.causal() & masks.window(512)`, or the expected mask.
+        options: The other arguments of `masks.check`, such as n_query=2048 for a function.
+
+    Raises:
+        AssertionError: A cell differs; the message has the number of cells and the first one, for both directions.
+
+    Example:
+        >>> from xformer import masks
+        >>> from xformer.testing import assert_mask
+        >>> assert_mask(lambda b, h, q, k: q >= k, masks.causal(), n_query=2048)
+    """
+    found = check_mask(mask, rule, **options)
+    if not found.holds:
+        raise AssertionError(found.sentence)

@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Bug lab", place=11)
+SCREEN = Screen("Bug lab", place=12)

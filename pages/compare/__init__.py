@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Compare", place=9)
+SCREEN = Screen("Compare", place=10)

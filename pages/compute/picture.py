@@ -109,7 +109,7 @@ def shown(
         file = {"format": "svg", "filename": f"{view.model.split('/')[-1]}-{call.name}"}  # for the camera button
         bar = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"], "toImageButtonOptions": file}
         return st.plotly_chart(spec, theme="streamlit", config=bar, **more)
-    has_own_size = isinstance(spec.get("width"), int | float) or not {"facet", "hconcat"}.isdisjoint(spec)
+    has_own_size = isinstance(spec.get("width"), int | float) or not {"concat", "facet", "hconcat"}.isdisjoint(spec)
     width = "content" if has_own_size else "stretch"
     return st.vega_lite_chart(spec, theme="streamlit", width=width, **more)
 

@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Feed-forward", place=5, shows_a_model=True)
+SCREEN = Screen("Feed-forward", place=6, shows_a_model=True)

@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("First principles", place=10)
+SCREEN = Screen("First principles", place=11)

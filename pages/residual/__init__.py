@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Residual", place=6, shows_a_model=True)
+SCREEN = Screen("Residual", place=7, shows_a_model=True)

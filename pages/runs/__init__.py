@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Runs", place=8)
+SCREEN = Screen("Runs", place=9)

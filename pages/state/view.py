@@ -263,13 +263,21 @@ def ask_mask(shape: ModelShape) -> str:
     return mask
 
 
-def prediction_panel(view: View) -> None:
-    """Draw the lanes of tokens with the verdict at their right, or below them on a phone."""
+def prediction_panel(view: View, changed: Reading | None = None, name: str = "") -> None:
+    """Draw the lanes of tokens with the verdict at their right, or below them on a phone.
+
+    Args:
+        view: The view.
+        changed: A run that a screen changed in its own way, in place of the changed run of the view.
+        name: The name of that run.
+    """
+    if changed is None:
+        changed, name = view.changed(), f"with {view.change_summary()}"
     line = partial(st.container, horizontal=True, wrap=False, vertical_alignment="center", gap="medium")
     with embed.picture("strip"), line(key="prediction"):
-        lanes = view.kind.rows(view.original(), view.changed(), f"with {view.change_summary()}")
+        lanes = view.kind.rows(view.original(), changed, name)
         prediction_strip(lanes, key="strip", width="content", editing=editing(view))
-        _verdict(view)
+        _verdict(view, changed)
 
 
 def editing(view: View) -> Editing | None:
@@ -284,9 +292,9 @@ def editing(view: View) -> Editing | None:
     return Editing(texts, starts[0] + pieces.first, lambda at, text: follow_edit(view.adapter, pieces.texts, at, text))
 
 
-def _verdict(view: View) -> None:
+def _verdict(view: View, changed: Reading | None) -> None:
     """Draw how many tokens are right, or how probable the actual ones are, before and after any changes."""
-    original, changed = view.original(), view.changed()
+    original = view.original()
     output, note = "logits" if original.has_logits else "output", ""
     if changed is not None and original[output].equal(changed[output]):
         verdict = "Exactly the same output: nothing changes."

@@ -2,4 +2,4 @@
 
 from pages.state.screens import Screen
 
-SCREEN = Screen("Train", place=7)
+SCREEN = Screen("Train", place=8)

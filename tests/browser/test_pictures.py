@@ -20,6 +20,7 @@ TABS = {
     "/?model=reverse": ("more", ("What is inside", "How long it can go")),
     "/embeddings?model=reverse": ("embeddings_show", ()),
     "/positions?model=reverse": ("positions_show", ()),
+    "/masks?model=reverse&rule=causal,window:2": ("library", ("FlexAttention",)),
     "/attention?model=reverse-small&mask=causal": ("panel", ("scores", "step by step", "why here?", "rollout")),
     "/feed_forward?model=reverse": ("ff_picture", ()),
     "/residual?model=reverse": ("residual_picture", ()),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from xformer.viz.long_inputs import attention_map as attention_map
     from xformer.viz.long_inputs import attention_received as attention_received
     from xformer.viz.long_inputs import head_sums as head_sums
+    from xformer.viz.mask_pictures import mask as mask
     from xformer.viz.positions import attention_moved as attention_moved
     from xformer.viz.positions import position_curves as position_curves
     from xformer.viz.positions import position_offsets as position_offsets

@@ -62,7 +62,7 @@ def determinism(context: CheckContext) -> Finding:
 def backends(context: CheckContext) -> Finding:
     """Compare the model's default backend with the others that it has."""
     model, base = context.model, context.model.base
-    others, failed = _others(model)
+    others, failed = other_backends(model)
     pairs = [Pair(base, other.base, context.outputs, title=name, second_model=other) for name, other in others.items()]
     sizes = []
     for pair, (name, other) in zip(list(pairs), others.items(), strict=True):
@@ -87,7 +87,7 @@ def _logits(name: str, model: TokenModel) -> torch.Tensor:
     return model.logits(model.base)
 
 
-def _others(model: TokenModel) -> tuple[dict[str, TokenModel], list[str]]:
+def other_backends(model: TokenModel) -> tuple[dict[str, TokenModel], list[str]]:
     """Return the model with each of its other backends, and the names of backends that could not be set."""
     if isinstance(model.module, Transformer):
         recorded = replace(model, base=replace(model.base, recorded=True))
