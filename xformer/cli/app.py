@@ -23,7 +23,7 @@ from xformer.playlist import load
 def run_app(options: Namespace) -> None:
     """Check the options, then replace this process with the server. Raises `XformerError` if the app cannot be served."""
     if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
-        raise MissingLibraryError(f"The app needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise MissingLibraryError(f"The app needs {' and '.join(missing)}: pip install 'xformer-studio[app]'")
     if options.model is not None:
         check_memory(inspect(options.model))  # so that an error appears here and not on a screen
         os.environ[FIRST] = str(Path(options.model).resolve())
