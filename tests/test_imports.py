@@ -20,7 +20,7 @@ PAGES = PACKAGE.parent / "pages"
 SHARED = {"components", "compute", "controls", "server", "state"}
 """The folders of `pages/` that screens use; the others are screens, and the classroom."""
 ENTRANCES = {"__init__", "__main__"}
-OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray"}
+OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray", "mcp"}
 """Libraries that are not needed to import xformer."""
 
 
