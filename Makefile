@@ -44,8 +44,8 @@ attack: .venv/test
 floors:
 	$(PYTHON) -m tests.floors
 
-# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, and grade a notebook with nbgrader and Otter-Grader,
-# in .venv-packages: three minutes.
+# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, grade a notebook with nbgrader and Otter-Grader, and
+# report a training to wandb, Trackio, TensorBoard and MLflow, in .venv-packages: four minutes.
 packages: .venv/app
 	$(BIN)/python -m tests.packages
 
