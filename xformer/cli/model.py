@@ -27,6 +27,7 @@ from xformer.cli.output import (
 )
 from xformer.errors import InputError, XformerError
 from xformer.files import write_atomically
+from xformer.installed import shipped
 from xformer.task_limits import TASK_LIMITS
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def run_doctor(options: Namespace) -> int:
     """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path or a rule cannot be checked."""
     try:
         code = _CODE.fullmatch(options.path)
-        where = Path(code[1] if code else options.path)
+        where = Path(code[1]) if code else shipped(Path(options.path))
         if options.path.endswith(".npz"):
             raise InputError("doctor cannot read NumPy archives; write the trace with --out trace.safetensors.")
         if not where.exists():
