@@ -8,7 +8,7 @@ from datetime import date
 
 import pytest
 
-from tools.release import ROOT, notes, prepared, with_absolute_links
+from tools.release import ROOT, cited, notes, prepared, with_absolute_links
 
 PROJECT = 'name = "a"\n[project]\nversion = "0.1.0"\nneeds = ["b>=0.1.0"]\n'
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- new\n\n## [0.1.0] - 2026-01-02\n\n- old\n"
@@ -38,6 +38,14 @@ def test_this_version_has_notes() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     version = tomllib.loads(project)["project"]["version"]
     assert notes(project, (ROOT / "CHANGELOG.md").read_text("utf-8"), f"v{version}")
+
+
+def test_the_citation_names_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    citation, changes = (ROOT / "CITATION.cff").read_text("utf-8"), (ROOT / "CHANGELOG.md").read_text("utf-8")
+    [day] = re.findall(rf"^## \[{re.escape(version)}\] - (\S+)$", changes, re.MULTILINE)
+    assert cited(citation, version, date.fromisoformat(day)) == citation
+    assert 'version: 9.8.7\ndate-released: "2026-03-04"' in cited(citation, "9.8.7", date(2026, 3, 4))
 
 
 def test_relative_links_become_absolute() -> None:

@@ -1,6 +1,6 @@
 """Make a release: set its version, date and print its section of the changelog, and make the links of the README absolute.
 
-python -m tools.release prepare 0.2.0     [Unreleased] becomes [0.2.0] with today's date, and pyproject.toml gets the version
+python -m tools.release prepare 0.2.0     [Unreleased] becomes [0.2.0], dated; pyproject.toml and CITATION.cff get the version
 python -m tools.release notes v0.2.0      print that section; fails unless the tag, pyproject.toml and the changelog agree
 python -m tools.release readme URL        links of README.md that are relative now start with URL, as a package index needs
 
@@ -25,12 +25,14 @@ def main() -> None:
     parser.add_argument("value", help="a version like 0.2.0, a tag like v0.2.0, or a URL")
     options = parser.parse_args()
     project, changes, readme = ROOT / "pyproject.toml", ROOT / "CHANGELOG.md", ROOT / "README.md"
+    citation = ROOT / "CITATION.cff"
     if options.action == "readme":
         readme.write_text(with_absolute_links(readme.read_text("utf-8"), options.value), "utf-8")
     elif options.action == "prepare":
         texts = prepared(project.read_text("utf-8"), changes.read_text("utf-8"), options.value, date.today())
         for path, text in zip((project, changes), texts, strict=True):
             path.write_text(text, "utf-8")
+        citation.write_text(cited(citation.read_text("utf-8"), options.value, date.today()), "utf-8")
     else:
         print(notes(project.read_text("utf-8"), changes.read_text("utf-8"), options.value))
 
@@ -44,6 +46,12 @@ def prepared(project: str, changes: str, version: str, day: date) -> tuple[str, 
     heading = "## [Unreleased]"
     changes = changes.replace(f"{heading}\n", f"{heading}\n\n## [{version}] - {day.isoformat()}\n", 1)
     return re.sub(r'(?m)^version = ".*"$', f'version = "{version}"', project, count=1), changes
+
+
+def cited(citation: str, version: str, day: date) -> str:
+    """Return CITATION.cff with the version and the date of its release."""
+    citation = re.sub(r"(?m)^version: .*$", f"version: {version}", citation)
+    return re.sub(r"(?m)^date-released: .*$", f'date-released: "{day.isoformat()}"', citation)
 
 
 def notes(project: str, changes: str, tag: str) -> str:
