@@ -96,6 +96,9 @@ def running(command: list[str], port: int, folder: Path, path: str) -> Iterator[
         "XDG_CONFIG_HOME": str(folder / "config"),
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter"),
     }
+    if (lab := find_spec("jupyterlab")) is not None and lab.origin:  # its files, if it belongs to another environment
+        share = Path(lab.origin).parents[4] / "share" / "jupyter"
+        home |= {"JUPYTER_PATH": str(share), "JUPYTERLAB_DIR": str(share / "lab")}
     environment = os.environ | home | {"PYTHONPATH": str(ROOT)}
     output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     server = subprocess.Popen([sys.executable, "-m", *command], cwd=folder, env=environment, **output)

@@ -12,6 +12,7 @@ export function isOnDark(node) {
   const context = pen(element("canvas"), { willReadFrequently: true });
   for (let at = /** @type {Element | undefined} */ (node); at; at = at.parentElement ?? /** @type {ShadowRoot} */ (at.getRootNode()).host) {
     context.clearRect(0, 0, 1, 1);
+    context.fillStyle = "transparent"; // of an element outside the page, which has no colour
     context.fillStyle = getComputedStyle(at).backgroundColor; // in any notation, as marimo's color(srgb 1 1 1)
     context.fillRect(0, 0, 1, 1);
     const [r, g, b, a] = context.getImageData(0, 0, 1, 1).data;

@@ -36,6 +36,7 @@ export default {
     const watched = { "change:_planes": planes, "change:_exact": exact, "change:layer": chosen, "change:head": chosen };
     planes();
     exact();
+    if (!el.isConnected) requestAnimationFrame(() => { paint(); view.draw(); }); // the notebook adds it to the page after this
     for (const [event, handler] of Object.entries(watched)) model.on(event, handler);
     const themes = new MutationObserver(() => { paint(); view.draw(); });
     for (const node of [document.documentElement, document.body]) {
