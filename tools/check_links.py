@@ -1,4 +1,4 @@
-"""Check every link of the documentation site: `make docs` builds it, this reads it. Links to other sites are listed, not opened.
+"""Check every link inside the documentation site, which `make docs` builds. Links to other sites are not opened.
 
 python -m tools.check_links [FOLDER]        by default build/site; exits with 1 if a page or an anchor does not exist
 """

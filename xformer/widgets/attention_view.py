@@ -4,7 +4,7 @@
     view = xformer.attention_view(attentions, tokens)         # attention weights from any library
     view.layer, view.head, view.query, view.key
 
-It runs wherever anywidget does: Jupyter, VS Code, Colab, marimo.
+It runs wherever anywidget does. JupyterLab, Notebook 7 and marimo are tested in a browser; VS Code and Colab are simulated.
 """
 
 from __future__ import annotations
