@@ -44,14 +44,15 @@ attack: .venv/test
 floors:
 	$(PYTHON) -m tests.floors
 
-# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, and grade a notebook with nbgrader and Otter-Grader,
-# in .venv-packages: three minutes.
+# Read attention modules of x-transformers, vit-pytorch, timm and torchtune, grade a notebook with nbgrader and Otter-Grader, and
+# report a training to wandb, Trackio, TensorBoard and MLflow, in .venv-packages: four minutes.
 packages: .venv/app
 	$(BIN)/python -m tests.packages
 
-# Build the documentation site in build/site. No network is needed once .venv is complete.
+# Build the documentation site in build/site, and check all of its links. No network is needed once .venv is complete.
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m tools.check_links
 	@echo "build/site/index.html"
 
 # Generate the parts of docs/ that come from the code. pages: the terms of the glossary and the playlists; gallery: every

@@ -6,6 +6,7 @@ setup(
     script_name="setup.py",  # which is no part of the app
     packages=[*find_packages(include=["xformer", "xformer.*"]), "xformer._app"],
     package_dir={"xformer._app": "."},  # app.py and what stands beside it, as a package of its own
+    exclude_package_data={"xformer._app": ["checkpoints/characters/*"]},  # 3 MB, a third of a wheel
     package_data={
         "xformer": [
             "py.typed",

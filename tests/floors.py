@@ -48,7 +48,7 @@ def ranges() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for name in EXTRAS for line in extras[name])]
-    return [line for line in lines if not line.startswith("xformer[")]
+    return [line for line in lines if not line.startswith("xformer-studio[")]
 
 
 def floors() -> list[str]:

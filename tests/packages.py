@@ -1,4 +1,4 @@
-"""Reads attention modules of packages, and grades with nbgrader and Otter-Grader, in an environment of their own.
+"""Reads attention modules of packages, grades with nbgrader and Otter-Grader, and reports to trackers, in its own environment.
 
 python -m tests.packages          builds .venv-packages where it is not there yet, and compares with the packages' own weights
 """
@@ -25,6 +25,14 @@ PINNED = (
     "roman-numerals==4.1.0", "snowballstemmer==3.1.1", "sphinx==9.0.4", "sphinxcontrib-applehelp==2.0.0",
     "sphinxcontrib-devhelp==2.0.0", "sphinxcontrib-htmlhelp==2.1.0", "sphinxcontrib-jsmath==2.0.0",
     "sphinxcontrib-qthelp==2.0.0", "sphinxcontrib-serializinghtml==2.0.0", "wrapt==1.17.3",
+    "wandb==0.31.0", "trackio==0.43.0", "mlflow-skinny==3.17.2", "tensorboard==2.21.0", "tensorboard-data-server==0.7.2",
+    "absl-py==2.5.1", "brotli==1.2.1", "cachetools==7.3.3", "databricks-sdk==0.162.0", "distro==1.9.0", "fastapi==0.165.0",
+    "gitdb==4.0.12", "gitpython==3.2.1", "google-auth==2.63.0", "gradio-client==2.7.2", "grpcio==1.85.3",
+    "importlib-metadata==9.1.0", "cryptography==50.0.2", "pyasn1==0.6.5", "opentelemetry-api==1.45.2",
+    "opentelemetry-sdk==1.45.2", "opentelemetry-proto==1.45.2",
+    "opentelemetry-semantic-conventions==0.66b2", "orjson==3.13.0", "pyasn1-modules==0.4.2", "python-dotenv==1.2.4",
+    "smmap==5.0.3", "sqlparse==0.6.1", "werkzeug==3.1.9", "zipp==4.1.2",
+    "marimo==0.25.2", "loro==1.17.1", "msgspec==0.23.0", "pymdown-extensions==11.0.2", "tomlkit==0.15.2",
 )  # fmt: skip
 """The packages, and what their modules import."""
 
@@ -42,7 +50,12 @@ def main() -> int:
         subprocess.run([str(python), "-m", "pip", "install", *options, *PINNED], check=True)
         done.write_text(wanted)
     command = [str(python), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-W", "default"]
-    command += ["tests/program/test_packages.py", "tests/assignments/test_graders.py"]
+    command += [
+        "tests/program/test_packages.py",
+        "tests/assignments/test_graders.py",
+        "tests/integrations/test_trackers.py",
+        "tests/browser/test_notebook_hosts.py",
+    ]
     return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
 
 

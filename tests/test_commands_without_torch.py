@@ -32,6 +32,10 @@ for arguments in json.loads(sys.argv[1]):
 COMMANDS = [
     ["--help"],
     ["presets"],
+    ["presets", "--json"],
+    ["models", "--json"],
+    ["runs", "list", "--json", "--folder", "{tmp}"],
+    ["runs", "show", "{run}", "--json", "--folder", "{tmp}"],
     ["runs", "list", "--folder", "{tmp}"],
     ["runs", "show", "{run}", "--folder", "{tmp}"],
     ["runs", "stop", "{run}", "--folder", "{tmp}"],

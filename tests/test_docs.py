@@ -99,6 +99,14 @@ def test_navigation_has_every_page_and_links_resolve() -> None:
             assert (file.parent / link).exists() or link == "api.md", f"{file.name}: {link}"
 
 
+def test_badges_open_the_notebooks_of_the_repository_that_builds_the_site() -> None:
+    for path in NOTEBOOKS:
+        shown = live_site.badges(path.relative_to(DOCS).as_posix(), "someone/fork")
+        assert f"/github/someone/fork/blob/main/docs/notebooks/{path.name}" in shown
+        assert f"/gh/someone/fork/main?urlpath=lab/tree/docs/notebooks/{path.name}" in shown
+    assert live_site.badges("notebooks/first_look.ipynb", "") == ""
+
+
 def test_examples_of_coming_from_other_libraries_run() -> None:
     text = (DOCS / "coming-from.md").read_text("utf-8")
     ours = re.findall(r"^\*\*xformer\*\*\n\n```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)

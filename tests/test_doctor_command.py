@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +30,11 @@ def trace_with(bug: str, path: Path) -> str:
     return str(path)
 
 
-def test_a_sound_model_prints_what_was_and_was_not_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", str(MIRROR)]) == 0
+def test_a_sound_model_prints_what_was_and_was_not_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "checkpoints/reverse-mirror"]) == 0  # a shipped model, from any folder
     lines = capsys.readouterr().out.splitlines()
     assert "holds   left_padding: Padding on the left changes no output (35 lengths)." in lines
     assert "No problems found." in lines
@@ -52,7 +56,9 @@ def test_a_bug_in_a_saved_model_is_found(tmp_path: Path, capsys: pytest.CaptureF
     broken = BUGS["dead_neurons"].broken(xformer.load(PAIR).model)
     xformer.save(broken, tmp_path / "dead")
     assert main(["doctor", str(tmp_path / "dead"), "--json"]) == 1
-    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema_version"], answer["command"], answer["ok"]) == (1, "doctor", False)
+    found = {row["check"]: row for row in answer["findings"]}
     assert found["equations"]["verdict"] == "broken"
     assert found["equations"]["layer"] == 0
     assert "dead_neurons" in found["equations"]["remedy"]
@@ -71,7 +77,8 @@ def test_a_trace_file_is_checked(
     assert "too few tokens to determine" in shown
     assert "unrecorded or on other inputs" in shown[shown.index("Impossible to check") :]
     assert main(["doctor", str(tmp_path / "y.safetensors"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ok"], answer["mistakes"]) == (True, [])
 
 
 @pytest.mark.parametrize("path", ["nowhere", "x.npz", "text", "odd"])
@@ -104,7 +111,36 @@ def test_a_check_that_could_not_run_is_told_from_nothing_broken(
     assert "No problems found" not in shown
     assert main(["doctor", str(MIRROR), "--json"]) == 2
     assert {"batch": "could not run"}.items() <= {
-        row["check"]: row["verdict"] for row in json.loads(capsys.readouterr().out)
+        row["check"]: row["verdict"] for row in json.loads(capsys.readouterr().out)["findings"]
     }.items()
     with pytest.raises(AssertionError, match="batch was not checked"):
         assert_batch_invariant(xformer.load(MIRROR).model)
+
+
+GPT = """
+from tests.integrations.faulty_gpt import GPT
+print("imported")
+LEAKING = GPT(20, n_layers=1, fault="leaking mask")
+def make():
+    return LEAKING, {"ids": [[3, 7, 12, 9]]}
+def number():
+    return 3
+"""
+
+
+def test_a_model_in_a_python_file_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", sys.path.copy())
+    file = tmp_path / "a_gpt.py"
+    file.write_text(GPT)
+    assert main(["doctor", f"{file}:make", "--json"]) == 1
+    output = capsys.readouterr()
+    first = json.loads(output.out)["findings"][0]
+    assert (first["cause"], first["line"], first["layer"]) == ("mask_off_by_one", "faulty_gpt.py:32", 0)
+    assert "imported" in output.err
+    for name, reason in (("number", "got int; for example"), ("nothing", "AttributeError")):
+        assert main(["doctor", f"{file}:{name}"]) == 2
+        assert reason in capsys.readouterr().err
+    assert main(["doctor", f"{file}:LEAKING", "--text", "3 7"]) == 2
+    assert "--text is for models with a tokenizer" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_doctor_finds_weights_that_cause_non_finite_outputs(tmp_path: Path, caps
     tensors[name.replace("c_fc.bias", "c_proj.bias")][:] = 3e38
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     assert main(["doctor", str(folder), "--json"]) == 1
-    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)}
+    found = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
     assert found["finite"]["verdict"] == "broken"
     assert found["finite"]["layer"] == 1
 

@@ -20,7 +20,7 @@ PAGES = PACKAGE.parent / "pages"
 SHARED = {"components", "compute", "controls", "server", "state"}
 """The folders of `pages/` that screens use; the others are screens, and the classroom."""
 ENTRANCES = {"__init__", "__main__"}
-OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray"}
+OPTIONAL = {"tensorboardX", "scipy", "plotly", "sklearn", "streamlit", "transformers", "gguf", "ray", "mcp"}
 """Libraries that are not needed to import xformer."""
 
 
@@ -131,7 +131,7 @@ print(*sorted({"torch", "numpy", "pandas", "safetensors"} & set(sys.modules)))
 def test_a_chart_without_altair_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     monkeypatch.delitem(sys.modules, "xformer.viz.residual", raising=False)
-    with pytest.raises(MissingLibraryError, match=r"A chart needs altair: pip install xformer\[viz\]"):
+    with pytest.raises(MissingLibraryError, match=r"A chart needs altair: pip install 'xformer-studio\[viz\]'"):
         _ = xformer.viz.lens
 
 
@@ -196,9 +196,9 @@ assert xformer.cli.main.main(["app"]) == 1
         "True",
         "(1, 4, 20) 16",
         "The vocabulary in space needs plotly: pip install plotly",
-        "A TensorBoard file needs tensorboardX: pip install xformer[tensorboard]",
+        "A TensorBoard file needs tensorboardX: pip install 'xformer-studio[tensorboard]'",
         "The images of the digits come with scikit-learn: pip install scikit-learn",
-        "A Hugging Face model needs transformers: pip install xformer[models]",
-        "xformer: The app needs streamlit and plotly: pip install streamlit plotly",
+        "A Hugging Face model needs transformers: pip install 'xformer-studio[models]'",
+        "xformer: The app needs streamlit and plotly: pip install 'xformer-studio[app]'",
     ]
     assert "createElement" in (tmp_path / "view.html").read_text()

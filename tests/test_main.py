@@ -34,7 +34,7 @@ def test_train_eval_trace_and_runs_work_together(
     assert (card["figures"]["samples"], card["figures"]["seed"]) == (50, 4)
     assert json.loads((out / "card.json").read_text()) == card
     score = json.loads(run("eval", str(out), "--samples", "50", "--seed", "4", "--json"))
-    assert score == card["figures"]
+    assert score == {"schema_version": 1, "command": "eval", **card["figures"]}
     run("eval", str(out), "--samples", "60", "--card")
     assert xformer.load(out).card["figures"]["samples"] == 60
     assert xformer.load(out).card["figures"]["seed"] == 4

@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 import urllib.request
@@ -23,15 +24,19 @@ from tests.attack.visitor import Visitor
 ROOT = Path(__file__).parents[1]
 
 
+def built(kind: str, tree: Path, folder: Path) -> Path:
+    """Build the "wheel" or "sdist" of a tree in a folder, without leftovers of earlier builds."""
+    (folder / "build.cfg").write_text(f"[build]\nbuild_base={folder / 'build'}\n[egg_info]\negg_base={folder}\n")
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(folder)!r}))"
+    environment = os.environ | {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, cwd=tree, env=environment, stdout=subprocess.PIPE)
+    return folder / done.stdout.decode().split()[-1]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of this tree, without leftovers of earlier builds."""
-    folder = tmp_path_factory.mktemp("wheel")
-    (folder / "build.cfg").write_text(f"[build]\nbuild_base={folder / 'build'}\n[egg_info]\negg_base={folder}\n")
-    code = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
-    environment = os.environ | {"DIST_EXTRA_CONFIG": str(folder / "build.cfg")}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-    return next(folder.glob("*.whl"))
+    """The wheel of this tree."""
+    return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,8 @@ def files_of(folder: Path) -> set[str]:
 
 def test_the_wheel_contains_exactly_the_files_of_the_library_and_the_app(wheel: Path) -> None:
     there = set(zipfile.ZipFile(wheel).namelist())
-    models = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("checkpoints/*/*") if path.parent.name != "runs"}
+    models = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("checkpoints/*/*")}
+    models = {name for name in models if not name.startswith(("runs/", "characters/"))}
     wanted = {f"xformer/{file}" for file in files_of(ROOT / "xformer")}
     wanted |= {f"xformer/_app/pages/{file}" for file in files_of(ROOT / "pages")}
     wanted |= {f"xformer/_app/checkpoints/{file}" for file in models}
@@ -61,8 +67,19 @@ def test_the_wheel_contains_exactly_the_files_of_the_library_and_the_app(wheel: 
     wanted |= {"xformer/_app/app.py", "xformer/_app/.streamlit/config.toml"}
     assert len(models) > 20
     assert wanted == {file for file in there if ".dist-info/" not in file}
+    assert wheel.stat().st_size < 6_000_000
     [commands] = [file for file in there if file.endswith("entry_points.txt")]
     assert b"xformer = xformer.cli.main:main" in zipfile.ZipFile(wheel).read(commands)
+
+
+def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", ROOT, tmp_path)) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (tmp_path / "again").mkdir()
+    [tree] = tmp_path.glob("*/pyproject.toml")
+    again = built("wheel", tree.parent, tmp_path / "again")
+    contents = [{one.filename: one.CRC for one in zipfile.ZipFile(path).infolist()} for path in (wheel, again)]
+    assert contents[0] == contents[1]
 
 
 def test_the_app_runs_from_an_empty_folder_and_writes_only_to_its_data_folder(site: Path, tmp_path: Path) -> None:

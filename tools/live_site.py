@@ -7,6 +7,7 @@ in the site, they point to the pages in which the model runs.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -72,6 +73,31 @@ def on_files(files: Any, config: Any) -> Any:
     for path, make in pages():
         files.append(File.generated(config, path, content=make()))
     return files
+
+
+def badges(notebook: str, repository: str) -> str:
+    """Return links that open a notebook of docs/ in Colab and in Binder; "" without a repository, as in a checkout.
+
+    Args:
+        notebook: Its path in docs/.
+        repository: The owner and name on GitHub, as the variable GITHUB_REPOSITORY has it in a workflow.
+    """
+    if not repository:
+        return ""
+    path = f"docs/{notebook}"
+    colab = f"https://colab.research.google.com/github/{repository}/blob/main/{path}"
+    binder = f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/{path}"
+    first = "there, run <code>%pip install 'xformer-studio[viz]'</code> first"
+    return f'<p><a href="{colab}">Open in Colab</a> · <a href="{binder}">Open in Binder</a> ({first})</p>'
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Begin the page of a notebook with the links that open it, and point its links to the pages of the site."""
+    notebook = page.file.src_uri
+    if not notebook.endswith(".ipynb"):
+        return html
+    html = re.sub(r'href="(\.\./[\w-]+)\.md(#[^"]*)?"', r'href="\1.html\2"', html)
+    return badges(notebook, os.environ.get("GITHUB_REPOSITORY", "")) + html
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -7,6 +7,7 @@ stores runs in the user's data folder (`XDG_DATA_HOME`).
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,4 +39,4 @@ def needed(library: str, what: str, requirement: str = "") -> Iterator[None]:
         if (error.name or "").partition(".")[0] != library:
             raise
         requirement = requirement or library
-        raise MissingLibraryError(f"{what} needs {library}: pip install {requirement}") from None
+        raise MissingLibraryError(f"{what} needs {library}: pip install {shlex.quote(requirement)}") from None

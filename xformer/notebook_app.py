@@ -71,7 +71,7 @@ def show(
         Open http://127.0.0.1:40613/attention?model=memory%3Areverse&input=3+7+12+9&secret=…
     """
     if missing := [library for library in ("streamlit", "plotly", "altair") if find_spec(library) is None]:
-        raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer[app]'")
+        raise MissingLibraryError(f"The app needs {', '.join(missing)}: pip install 'xformer-studio[app]'")
     if isinstance(model, nn.Module) and not hasattr(model, "config") and inputs is None:
         name = type(model).__name__
         raise InputError(f"{name} can be shown only with the inputs of a call; pass them: show(model, x).")

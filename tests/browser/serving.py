@@ -26,7 +26,7 @@ ARGUMENTS = [
 
 
 def launch(
-    script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), port: int = 0, **env: str
+    script: Sequence[str] = ("app.py",), *, log: Path = Path(os.devnull), port: int = 0, base: str = "", **env: str
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start Python with `script` as a Streamlit server, and return its process and address once it responds.
 
@@ -34,6 +34,7 @@ def launch(
         script: The arguments of Python.
         log: The file to which the output is appended.
         port: The port; 0 for a free one.
+        base: The path below which the app is served, like "/class"; `STREAMLIT_SERVER_BASE_URL_PATH` sets it.
         **env: Additional environment variables.
     """
     with socket.socket() as free:
@@ -51,7 +52,7 @@ def launch(
     address = f"http://127.0.0.1:{port}"
     for _ in range(1200):
         try:
-            with urllib.request.urlopen(f"{address}/_stcore/health") as answer:
+            with urllib.request.urlopen(f"{address}{base}/_stcore/health") as answer:
                 if answer.read() == b"ok":
                     return server, address
         except OSError:

@@ -1,6 +1,6 @@
 """The attention view in JupyterLab, in Chromium, and in a notebook exported as HTML.
 
-Skipped if JupyterLab is not installed: pip install '.[notebook]'.
+Skipped if JupyterLab is not installed: pip install 'xformer-studio[notebook]'.
 """
 
 from __future__ import annotations

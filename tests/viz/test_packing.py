@@ -126,3 +126,23 @@ def test_wrong_magic_and_mismatched_shapes_raise():
         header_of(pack([layer()]).message(""), b"XSC1")
     with pytest.raises(ValueError, match="shapes of the original"):
         pack([layer()], [layer(queries=5)])
+
+
+def test_the_picture_of_all_heads_has_their_weights() -> None:
+    from base64 import b64decode
+    from io import BytesIO
+
+    import torch
+    from PIL import Image
+
+    from xformer import attention_view
+
+    pattern = np.zeros((1, 2, 4, 4), np.float32)  # [batch, head, query, key]
+    pattern[0, 0, :, 0] = pattern[0, 1, :, 3] = 1.0
+    view = attention_view([torch.tensor(pattern)] * 2, list("abcd"))
+    image = np.asarray(Image.open(BytesIO(b64decode(view._page().split("base64,")[1].split('"')[0]))))
+    assert image.shape == (2 * 68, 2 * 68, 3)
+    first, last = image[5, 5], image[5, 60]
+    assert first.sum() < 150 < last.sum()  # head 1 attends to the first key: dark at 1, light at 0
+    assert (image[5, 68 + 60] == first).all()  # head 2 to the last one
+    assert (image[66] == 255).all()  # between layers

@@ -88,7 +88,7 @@ def open_model(path: str | Path, *, step: Step | None = None) -> HuggingFaceMode
 
 def import_transformers() -> Any:
     """The Transformers library. Raises `MissingLibraryError` if it is not installed."""
-    with needed("transformers", "A Hugging Face model", "xformer[models]"):
+    with needed("transformers", "A Hugging Face model", "xformer-studio[models]"):
         import transformers
     return transformers
 

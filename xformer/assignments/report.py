@@ -168,7 +168,7 @@ def common_mistakes(table: pd.DataFrame) -> Any:
         >>> chart.to_dict()["mark"]["type"]
         'bar'
     """
-    with needed("altair", "A chart", "xformer[viz]"):
+    with needed("altair", "A chart", "xformer-studio[viz]"):
         import altair as alt
     failed = table.query("status == 'failed'")
     is_repeated = failed.duplicated(["submission", "cause"]) & (failed["follows_from"] != "")

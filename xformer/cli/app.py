@@ -9,13 +9,14 @@ import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from xformer.cli.output import print_line, print_table, to_printable
+from xformer.cli.output import print_answer, print_line, print_table, to_printable
 from xformer.disk_quota import READ_ONLY, megabytes, runs_folder
 from xformer.errors import InputError, MissingLibraryError
 from xformer.installed import APP, IS_INSTALLED
 from xformer.model_files import PACKAGES, catalogue, check_memory, fetch, inspect
-from xformer.model_files.models_here import FIRST, models_folder
+from xformer.model_files.models_here import FIRST, Entry, models_folder
 from xformer.playlist import FIRST as PLAYLIST
 from xformer.playlist import load
 
@@ -23,7 +24,7 @@ from xformer.playlist import load
 def run_app(options: Namespace) -> None:
     """Check the options, then replace this process with the server. Raises `XformerError` if the app cannot be served."""
     if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
-        raise MissingLibraryError(f"The app needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+        raise MissingLibraryError(f"The app needs {' and '.join(missing)}: pip install 'xformer-studio[app]'")
     if options.model is not None:
         check_memory(inspect(options.model))  # so that an error appears here and not on a screen
         os.environ[FIRST] = str(Path(options.model).resolve())
@@ -77,7 +78,7 @@ _COLUMNS = ("model", "kind", "parameters", "on disk", "memory", "path, or reason
 def run_models(options: Namespace) -> None:
     """List or fetch models."""
     if options.action == "list":
-        _list()
+        _list(options.json)
     elif not options.name:
         raise InputError(f"models fetch needs the name of a model; available: {', '.join(PACKAGES)}.")
     else:
@@ -85,7 +86,11 @@ def run_models(options: Namespace) -> None:
             _fetch(name)
 
 
-def _list() -> None:
+def _list(is_answer: bool) -> None:
+    if is_answer:
+        found = catalogue().entries.values()
+        print_answer("models list", models=[_described(one) for one in found])
+        return
     rows = []
     for entry in catalogue().entries.values():
         if found := entry.contents:
@@ -99,6 +104,15 @@ def _list() -> None:
     folder = models_folder()
     where = f"There are no models in {folder}." if folder else "XFORMER_MODELS is empty, so there are no models."
     print_line(f"{where} To fetch one: python -m xformer models fetch {next(iter(PACKAGES))}")
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    """A model as plain values; `trouble` says why it cannot be opened."""
+    of = entry.contents
+    sizes: dict[str, Any] = {}
+    if of is not None:
+        sizes = {"kind": of.model_type, "parameters": of.n_parameters, "bytes": of.n_bytes, "memory": of.needed}
+    return {"model": entry.title, **sizes, "path": str(entry.path), "trouble": entry.trouble}
 
 
 def _fetch(name: str) -> None:

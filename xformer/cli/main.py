@@ -16,7 +16,7 @@ from xformer.errors import XformerError
 COMMANDS = {
     "train": "train", "presets": "train", "eval": "model", "trace": "model", "export": "model", "doctor": "model",
     "runs": "runs", "app": "app", "models": "app", "lesson": "model",
-    "assignment": "assignment",
+    "assignment": "assignment", "mcp": "mcp",
 }  # fmt: skip
 """The module of each command, which implements it in a function `run_COMMAND`."""
 
@@ -63,6 +63,7 @@ def parser() -> _Parser:
     """Return the argument parser of all commands."""
     root = _Parser(prog="python -m xformer", description="Train, score and inspect transformers.")
     commands = root.add_subparsers(dest="command", required=True)
+    answer = "print one JSON object with a schema_version"
 
     train = commands.add_parser("train", help="train a preset")
     train.add_argument("--preset", required=True, help="the name of a preset; the command presets lists them")
@@ -80,7 +81,8 @@ def parser() -> _Parser:
     grid = "train a model for each value, e.g. peak_lr=0.001,0.003; give it twice for a grid"
     train.add_argument("--sweep", action="append", metavar="NAME=VALUES", help=grid)
 
-    commands.add_parser("presets", help="list the presets")
+    presets = commands.add_parser("presets", help="list the presets")
+    presets.add_argument("--json", action="store_true", help=answer)
 
     evaluate = commands.add_parser("eval", help="score a checkpoint on unseen sequences")
     evaluate.add_argument("dir", help="a checkpoint folder or a .safetensors file")
@@ -89,12 +91,13 @@ def parser() -> _Parser:
     evaluate.add_argument("--lengths", help="score each of these input lengths, e.g. 3-60")
     evaluate.add_argument("--edge-cases", action="store_true", help="also score the edge cases of its task")
     evaluate.add_argument("--card", action="store_true", help="write all scores to its card, for its training seed + 1")
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    evaluate.add_argument("--json", action="store_true", help=answer)
 
     trace = commands.add_parser("trace", help="record every activation of a model on one input")
     trace.add_argument("dir", help="a checkpoint folder, a .safetensors file, or an external model (written as .npz)")
     trace.add_argument("--input", required=True, help='the input of the model, e.g. "3 7 12 9"')
     trace.add_argument("--out", required=True, help="the file to write: .safetensors, or .npz for NumPy")
+    trace.add_argument("--json", action="store_true", help=answer)
 
     export = commands.add_parser(
         "export",
@@ -116,10 +119,11 @@ def parser() -> _Parser:
     lesson.add_argument("--out", help="the file to write, ending in .html; by default next to the lesson")
 
     doctor = commands.add_parser("doctor", help="find errors in a model or in a trace")
-    doctor.add_argument("path", help="a checkpoint folder, a .safetensors file, an external model, or a trace")
+    where = "a checkpoint folder, a .safetensors file, an external model or a trace; or gpt.py:make, which is imported and run"
+    doctor.add_argument("path", help=where)
     doctor.add_argument("--text", help="the input to check a model on; by default an example")
     doctor.add_argument("--spec", default="", help="what it is meant to be: vaswani, gpt, bert or llama")
-    doctor.add_argument("--json", action="store_true", help="print all checks as a JSON list")
+    doctor.add_argument("--json", action="store_true", help=answer)
 
     assignment = commands.add_parser("assignment", help="write the folder of an assignment, or check submissions")
     assignment.add_argument("action", choices=["new", "check"])
@@ -130,7 +134,7 @@ def parser() -> _Parser:
     assignment.add_argument("--task", help="check: one task only, e.g. softmax")
     told = "check: 1 tells where to look, 2 also what is wrong, 3 also how it should read"
     assignment.add_argument("--hint", type=int, default=1, choices=[1, 2, 3], help=told)
-    assignment.add_argument("--json", action="store_true", help="check: print one JSON object")
+    assignment.add_argument("--json", action="store_true", help=answer)
     assignment.add_argument("--junit", metavar="FILE", help="check: write JUnit XML")
     assignment.add_argument(
         "--csv", metavar="FILE", help="check: write a table with a row for each submission and task"
@@ -147,6 +151,16 @@ def parser() -> _Parser:
     runs.add_argument("run", nargs="?", help="the id or folder name of the run")
     runs.add_argument("--folder", default=str(runs_folder()), help="the folder of the runs; by default the app's")
 
+    runs.add_argument("--json", action="store_true", help=answer)
+
+    mcp = commands.add_parser("mcp", help="serve models to a coding agent over stdio (Model Context Protocol)")
+    mcp.add_argument(
+        "folders", nargs="+", metavar="folder", help="the folders that may be read; shipped models always may"
+    )
+    mcp.add_argument(
+        "--run-code", action="store_true", help="also import and run Python files there, to diagnose their models"
+    )
+
     app = commands.add_parser("app", help="start the app")
     app.add_argument("--model", help="a Hugging Face model to open first: a folder, or a .gguf file")
     app.add_argument("--runs", help="the folder of the runs to show, for example one recorded on another machine")
@@ -157,4 +171,5 @@ def parser() -> _Parser:
     models = commands.add_parser("models", help="list the external models on this machine, or fetch one")
     models.add_argument("action", nargs="?", default="list", choices=["list", "fetch"])
     models.add_argument("name", nargs="*", help="the models to fetch")
+    models.add_argument("--json", action="store_true", help=answer)
     return root

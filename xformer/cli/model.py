@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +19,22 @@ from xformer.cli.output import (
     checked_page,
     figure,
     lengths_in,
+    print_answer,
     print_error,
-    print_json,
     print_line,
     print_table,
     score_of,
 )
 from xformer.errors import InputError, XformerError
 from xformer.files import write_atomically
+from xformer.installed import shipped
 from xformer.task_limits import TASK_LIMITS
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from xformer.checkpoints import Checkpoint
+    from xformer.doctor.check import Finding
     from xformer.reading import Reading
     from xformer.tasks import Task
 
@@ -46,6 +53,12 @@ def run_trace(options: Namespace) -> None:
         reading.trace.save_npz(out)
     else:
         save_trace(reading.trace, out)
+    if options.json:
+        shapes = {name: list(reading.trace[name].shape) for name in reading.trace}
+        predicted = _predicted(reading) if reading.has_logits else None
+        typed = reading.adapter.input.text(reading.example.source)
+        print_answer("trace", input=typed, predicted=predicted, activations=shapes, file=str(out))
+        return
     print_line(f"input      {reading.adapter.input.text(reading.example.source)}")
     if reading.has_logits:
         print_line(f"predicted  {_predicted(reading)}")
@@ -120,16 +133,21 @@ def run_lesson(options: Namespace) -> None:
 def run_doctor(options: Namespace) -> int:
     """Print the findings. Returns 0 if there is no problem, 1 if there is one, 2 if the path or a rule cannot be checked."""
     try:
-        where = Path(options.path)
+        code = _CODE.fullmatch(options.path)
+        where = Path(code[1]) if code else shipped(Path(options.path))
         if options.path.endswith(".npz"):
             raise InputError("doctor cannot read NumPy archives; write the trace with --out trace.safetensors.")
         if not where.exists():
             raise InputError(f"There is nothing at {options.path[:200]!r}; give a model or a file written by trace.")
+        if code:
+            return _doctor_of_code(options, where, code[2])
         from xformer.trace import is_trace  # imported after the path has been checked
 
         if where.is_file() and where.suffix != ".gguf" and is_trace(options.path):
             return _doctor_of_trace(options)
-        return _doctor_of_model(options)
+        from xformer.doctor.diagnose import iter_findings, token_model_of
+
+        return _report(iter_findings(token_model_of(options.path, options.text), spec=options.spec), options.json)
     except (XformerError, OSError) as error:
         print_error(error)
         return 2
@@ -138,21 +156,63 @@ def run_doctor(options: Namespace) -> int:
         return 2
 
 
-def _doctor_of_model(options: Namespace) -> int:
-    """ModelCall every check on a model and print its result as it arrives, then the remedies and what was not checked."""
-    from xformer.doctor.diagnose import Diagnosis, iter_findings, token_model_of
+_CODE = re.compile(r"(.+\.py):([^\W\d]\w*)")
+"""A Python file, and the name in it of a module, or of a function that returns one."""
+
+
+def _doctor_of_code(options: Namespace, file: Path, name: str) -> int:
+    """Import a Python file and check its model. What its code prints goes to stderr, so that the answer stays readable."""
+    from xformer.doctor.diagnose import iter_findings, token_model_of
+
+    if options.text is not None:
+        raise InputError(f"--text is for models with a tokenizer; let {name} return a pair, the module and its inputs.")
+    with redirect_stdout(sys.stderr):
+        model, inputs = _made_by(file, name)
+        findings = iter_findings(token_model_of(model, inputs), spec=options.spec)
+        if options.json:
+            findings = iter(list(findings))
+    return _report(findings, options.json)
+
+
+def _made_by(file: Path, name: str) -> tuple[nn.Module, Any]:
+    """Return the module that a Python file makes, and its inputs or None."""
+    from torch import nn
+
+    sys.path.insert(0, str(file.parent.resolve()))  # as `python FILE` does
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None  # it is a .py file
+    assert spec.loader is not None
+    module = sys.modules[file.stem] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        made = getattr(module, name)
+        made = made if isinstance(made, nn.Module | tuple) else made()
+    except Exception as error:
+        raise InputError(f"{file.name}:{name} could not be made. {type(error).__name__}: {error!s:.300}") from None
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        rule = f"{file.name}:{name} must be a module, a pair (module, inputs), or a function without arguments that returns one"
+        raise InputError(f"{rule}, got {type(model).__name__}; for example: def make(): return GPT()")
+    return model, inputs
+
+
+def _report(findings: Iterable[Finding], is_answer: bool) -> int:
+    """Print each finding as it arrives, then the remedies and what was not checked; or all as one answer."""
+    from xformer.doctor.diagnose import Diagnosis
 
     found = []
-    for finding in iter_findings(token_model_of(options.path, options.text), spec=options.spec):
+    for finding in findings:
         found.append(finding)
-        if not options.json and finding.verdict != "not applicable":
+        if not is_answer and finding.verdict != "not applicable":
             shown = {"could not run": "not run"}.get(finding.verdict, finding.verdict)
             print_line(f"{shown:7} {finding.check}: {finding.whole_sentence}")
     diagnosis = Diagnosis(tuple(found))
     code = 1 if diagnosis.broken else 2 if diagnosis.could_not_run else 0
-    if options.json:
-        rows = [finding.row() for finding in diagnosis.findings]
-        print_json([{name: None if value == float("inf") else value for name, value in row.items()} for row in rows])
+    if is_answer:
+        order = {"broken": 0, "unusual": 1, "could not run": 2, "holds": 3, "not applicable": 4}
+        rest = sorted((one for one in found if one not in diagnosis.broken), key=lambda one: order[one.verdict])
+        rows = [one.row() for one in (*diagnosis.broken, *rest)]
+        print_answer("doctor", ok=diagnosis.ok, findings=rows, not_checked=diagnosis.not_checked)
         return code
     print_line()
     n, n_failed = len(diagnosis.broken), len(diagnosis.could_not_run)
@@ -183,8 +243,9 @@ def _doctor_of_trace(options: Namespace) -> int:
     recorded = load_trace(options.path)
     report = check_trace(recorded)
     if options.json:
-        print_json([asdict(mistake) for mistake in report.mistakes])
-        return int(any(mistake.severity != "note" for mistake in report.mistakes))
+        found, ok = [asdict(one) for one in report.mistakes], all(one.severity == "note" for one in report.mistakes)
+        print_answer("doctor", ok=ok, mistakes=found, checked=report.checked, not_checked=report.unchecked)
+        return int(not ok)
     if report.mistakes:
         rows = mistakes_frame(report.mistakes).itertuples(index=False)
         print_table(("severity", "kind", "where", "finding", "numbers"), rows, apart=True, whole=2)
@@ -217,7 +278,7 @@ def run_eval(options: Namespace) -> None:
     else:
         figures = measure(checkpoint, options.samples, options.seed, edge_cases=options.edge_cases)
     if options.json:
-        print_json(figures | _bits(figures, checkpoint.task))
+        print_answer("eval", **figures, **_bits(figures, checkpoint.task))
         return
     rows = []
     for prefix, part in (("", figures), ("edge cases: ", figures.pop("edge_cases", {}))):
@@ -235,7 +296,7 @@ def _by_length(checkpoint: Checkpoint, lengths: range, options: Namespace) -> No
     found = scores_by_length(checkpoint.model, task, lengths, samples=options.samples, seed=options.seed)
     scores = [{"length": length, **vars(score)} for length, score in found]
     if options.json:
-        print_json({"lengths": scores, "seed": options.seed})
+        print_answer("eval", lengths=scores, seed=options.seed)
         return
     trained = range(task.config.min_len, task.config.max_len + 1)
     names = ("exact_match", "token_accuracy", "loss", "samples")

@@ -6,6 +6,7 @@ Control characters are escaped, square brackets are not markup, and characters t
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -55,6 +56,23 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
     if any(to_printable(line) != line for line in text.split("\n")):
         text = json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
     print(text)
+
+
+SCHEMA_VERSION = 1
+"""The version of the JSON objects of all commands. It grows when a field is renamed, removed or changes its meaning."""
+
+
+def print_answer(command: str, **fields: Any) -> None:
+    """Print the answer of a command as one JSON object; numbers that are not finite become null."""
+    print_json(_finite({"schema_version": SCHEMA_VERSION, "command": command, **fields}))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, apart: bool = False, whole: int = 0) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import print_error, print_json, print_line, print_table
+from xformer.cli.output import print_answer, print_error, print_json, print_line, print_table
 from xformer.errors import InputError, RunStoreError, XformerError
 from xformer.files import FILE, STATE
 from xformer.formatting import percent
@@ -35,11 +35,11 @@ def run_runs(options: Namespace) -> int:
             trouble = str(error)
     found = {one.name: one for one in _found_in(folder) if one.name not in {*entries, *deleted}}
     if options.action == "list":
-        return _list(found, entries, store, trouble)
+        return _list(found, entries, store, trouble, options.json)
     if options.run in entries:
-        _act_on_entry(options.action, entries[options.run], store)
+        _act_on_entry(options.action, entries[options.run], store, options.json)
     elif options.run in found:
-        _act_on_folder(options.action, found[options.run])
+        _act_on_folder(options.action, found[options.run], options.json)
     elif trouble:
         raise RunStoreError(trouble)
     else:
@@ -51,7 +51,15 @@ def run_runs(options: Namespace) -> int:
     return 0
 
 
-def _act_on_entry(action: str, entry: RunRecord, store: RunStore) -> None:
+def _show(card: dict[str, Any], is_answer: bool) -> None:
+    """Print the card of a run as JSON: for people on many lines, or as the answer of the command."""
+    if is_answer:
+        print_answer("runs show", run=card)
+    else:
+        print_json(card, indent=2)
+
+
+def _act_on_entry(action: str, entry: RunRecord, store: RunStore, is_answer: bool) -> None:
     if action != "show":
         print_line(_send_command(action, entry, store))
         return
@@ -59,14 +67,14 @@ def _act_on_entry(action: str, entry: RunRecord, store: RunStore) -> None:
     words = {"id": entry.id, "tags": entry.tags, "state": entry.state, "model": entry.model, "task": entry.task}
     words |= {"message": entry.message} if entry.message else {}
     words |= {"damaged_rows": n} if (n := store.n_rows(entry.id) - len(rows)) else {}
-    print_json(words | card_of(entry, rows, entry.step), indent=2)
+    _show(words | card_of(entry, rows, entry.step), is_answer)
 
 
-def _act_on_folder(action: str, found: _Found) -> None:
+def _act_on_folder(action: str, found: _Found, is_answer: bool) -> None:
     if action == "show":
         if found.trouble:
             raise InputError(f"The run {found.name!r:.100} is damaged. {found.trouble}")
-        print_json(found.card, indent=2)
+        _show(found.card, is_answer)
     elif action == "delete":
         if found.path.is_symlink():
             raise InputError(f"{str(found.path)!r:.200} is a link to another folder; delete that folder, or the link.")
@@ -77,19 +85,22 @@ def _act_on_folder(action: str, found: _Found) -> None:
         raise InputError(f"{what}; press Ctrl-C there, and continue with train --resume.")
 
 
-def _list(found: dict[str, _Found], entries: dict[str, RunRecord], store: RunStore, trouble: str) -> int:
+def _list(
+    found: dict[str, _Found], entries: dict[str, RunRecord], store: RunStore, trouble: str, is_answer: bool
+) -> int:
     lines = [one.line() for one in found.values()]
     try:
         latest = latest_rows(store) if entries else {}
     except RunStoreError as error:
         latest, trouble = {}, str(error)
     for name, entry in entries.items():
-        share = exact_match(entry, latest.get(name, {}))
-        exact = "–" if share is None else percent(share)
-        seed, seconds = entry.train.get("seed", ""), f"{entry.seconds:.1f}"
-        lines.append((name, entry.name, entry.preset, seed, f"{entry.step:,}", entry.state, exact, seconds))
-    if lines:
-        print_table(_COLUMNS, lines)
+        share, seed = exact_match(entry, latest.get(name, {})), entry.train.get("seed", "")
+        lines.append((name, entry.name, entry.preset, seed, entry.step, entry.state, share, entry.seconds))
+    if is_answer:
+        names = [name.replace(" ", "_") for name in _COLUMNS]
+        print_answer("runs list", runs=[dict(zip(names, line, strict=True)) for line in lines])
+    elif lines:
+        print_table(_COLUMNS, map(_printed, lines))
     elif not trouble:
         start = "python -m xformer train --preset reverse --out …"
         print_line(f"Nothing has been trained in {store.folder} yet; start with: {start}")
@@ -111,17 +122,23 @@ class _Found:
     def name(self) -> str:
         return self.path.name
 
-    def line(self) -> tuple[object, ...]:
+    def line(self) -> tuple[Any, ...]:
         """Return its row of the list, even if its card is incomplete or invalid."""
         card, rows = self.card, self.card.get("curve") or self.card.get("rows")
         last = rows[-1] if isinstance(rows, list) and rows and isinstance(rows[-1], dict) else {}
         train = card.get("train") if isinstance(card.get("train"), dict) else {}
         step, seconds = (card.get(name) if is_number(card.get(name)) else 0 for name in ("step", "seconds"))
         share = last.get("held_out_exact_match")
-        exact = percent(float(share)) if share is not None and is_number(share) else "–"
+        exact = float(share) if share is not None and is_number(share) else None
         state = DAMAGED if self.trouble else "stopped" if (self.path / STATE).exists() else "finished"
         preset, seed = card.get("preset", ""), (train or {}).get("seed", "")
-        return self.name, "", preset, seed, f"{step:,}", state, exact, f"{seconds:.1f}"
+        return self.name, "", preset, seed, step, state, exact, seconds
+
+
+def _printed(line: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row of the list with its numbers as text."""
+    *start, step, state, exact, seconds = line
+    return *start, f"{step:,}", state, "–" if exact is None else percent(exact), f"{seconds:.1f}"
 
 
 def _found_in(folder: Path) -> Iterator[_Found]:

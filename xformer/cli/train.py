@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xformer.cli.output import check_samples, main_metric, print_line, print_table, score_of, to_printable
+from xformer.cli.output import check_samples, main_metric, print_answer, print_line, print_table, score_of, to_printable
 from xformer.counting import n_parameters
 from xformer.errors import InputError, TrainingError
 from xformer.files import STATE, guarded
@@ -244,6 +244,16 @@ def _train_many(chosen: Preset, settings: dict[str, Sequence[Any]], options: Nam
 
 def run_presets(options: Namespace) -> None:
     """List the presets and the sizes of their models."""
+    if options.json:
+        sizes = {
+            name: {"architecture": of.model.architecture, "parameters": n_parameters(of.model)}
+            for name, of in PRESETS.items()
+        }
+        found = [
+            {"preset": name, "title": of.title, **sizes[name], "steps": of.train.steps} for name, of in PRESETS.items()
+        ]
+        print_answer("presets", presets=found)
+        return
     rows = [
         (name, of.title, of.model.architecture, f"{n_parameters(of.model):,}", f"{of.train.steps:,}")
         for name, of in PRESETS.items()

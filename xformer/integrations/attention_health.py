@@ -56,6 +56,7 @@ from xformer.integrations.health_probe import (
     with_other_ending,
 )
 from xformer.integrations.health_record import HealthRecord, OutsideRun, settings_of, summary
+from xformer.integrations.trackers import Tracker
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
 from xformer.program.module_state import cache_of, on_device, unwrapped
@@ -94,6 +95,7 @@ class AttentionHealth:
         name: The name of the run.
         task: The task of an xformer model, which enables the figures of xformer's own runs.
         weights: Whether to save the weights at every probe, as an xformer checkpoint or with `save_pretrained`.
+        trackers: Where each probe is also reported, such as `WandbTracker(run)`; see `xformer.integrations.trackers`.
 
     Raises:
         ConfigError: A setting is invalid.
@@ -132,12 +134,14 @@ class AttentionHealth:
         name: str = "Training",
         task: Task | None = None,
         weights: bool = False,
+        trackers: Sequence[Tracker] = (),
     ) -> None:
         if every < 1:
             raise ConfigError(f"every must be at least 1 step, like 50, got {every}.")
         self.probe, self.every, self.out, self.tokenizer, self.valid = probe, every, out, tokenizer, valid
         self.module, self.causal, self.on_alarm, self.steps, self.name = module, causal, on_alarm, steps, name
         self.thresholds, self.task, self.weights = thresholds_of(thresholds), task, weights
+        self.trackers = tuple(trackers)
         self.record = HealthRecord()
         self.should_stop = False
         """Whether the app has requested a stop. The callbacks stop the training; your own loop should check this."""
@@ -298,12 +302,16 @@ class AttentionHealth:
         self._losses = []
         if len(losses) > MAX_LOSSES:
             losses[: len(losses) // 2] = losses[: len(losses) // 2 : 2]
-        n_problems, new = len(self.record.problems), []
+        n_problems, new, before = len(self.record.problems), [], self.record.probes[-1:]
         with self._guarded(step, "could not be probed"):
             model = self._part(model)
             with undisturbed(model):
                 self._measure(model, step, gradients)
             new = self._check(step)
+        if self.record.probes[-1:] != before:
+            for tracker in self.trackers:
+                with self._guarded(step, f"could not be reported by {type(tracker).__name__}"):
+                    tracker.report(self.record, new)
         if self._run is not None:
             with self._guarded(step, "could not be written"):
                 said = [*map(str, new[:3]), *(text for _, text in self.record.problems[n_problems:])]

@@ -45,7 +45,7 @@ STRING, ARRAY = 8, 9
 def block_sizes() -> Mapping[int, tuple[int, int]]:
     """Elements per block and bytes per block of each tensor type, from the package gguf."""
     try:
-        with needed("gguf", "A GGUF file", "xformer[models]"):
+        with needed("gguf", "A GGUF file", "xformer-studio[models]"):
             from gguf import GGML_QUANT_SIZES
     except MissingLibraryError as error:  # the catalogue lists the model with this reason
         raise ModelFileError(str(error)) from None

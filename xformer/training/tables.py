@@ -141,7 +141,7 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _event_file(rows: Rows, created: float) -> bytes:
     """Return the event file of one run."""
-    with needed("tensorboardX", "A TensorBoard file", "xformer[tensorboard]"):
+    with needed("tensorboardX", "A TensorBoard file", "xformer-studio[tensorboard]"):
         from tensorboardX import SummaryWriter  # imported here because that takes a second
 
     with tempfile.TemporaryDirectory() as folder:

@@ -103,5 +103,5 @@ else:
         return call
 
     def __getattr__(name: str) -> Any:
-        with needed("altair", "A chart", "xformer[viz]"):
+        with needed("altair", "A chart", "xformer-studio[viz]"):
             return _drawn(checked(_find(name)))

@@ -55,30 +55,86 @@ def health_map(table: pd.DataFrame, measure: str) -> alt.LayerChart | alt.FacetC
         >>> alarms = health.step(xformer.load("checkpoints/induction").model, 1)
         >>> chart = health_map(health.table(), "entropy_p50")
     """
-    if measure not in HEAD_MEASURES:
-        raise InputError(f"A measure is one of {', '.join(HEAD_MEASURES)}, got {measure!r}; for example 'entropy_p50'.")
-    if not len(table):
-        raise InputError("There is no probe to draw yet; call health.step first.")
+    _check_measured(table, measure)
     steps = sorted(table["step"].unique())
     chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
     shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
-    is_encoder_decoder = any(LayerPath.parse(layer).is_cross for layer in shown["layer"].unique())
-    titles = {layer: layer_title(layer, is_encoder_decoder=is_encoder_decoder) for layer in shown["layer"].unique()}
+    titles = _titles(shown)
     shown["name"] = [f"{titles[layer]} · {head + 1}" for layer, head in zip(shown["layer"], shown["head"], strict=True)]
     names = list(dict.fromkeys(shown["name"]))
     shown = shown.rename(columns={measure: "value"})
-    finite = shown["value"][np.isfinite(shown["value"])]
-    high = 1.0 if measure in SHARES else float(finite.max()) if len(finite) else 1.0
-    low = 0.0 if measure in SHARES else min(0.0, float(finite.min())) if len(finite) else 0.0
+    low, high = _scale(shown["value"], measure)
     cells = alt.Chart(shown).mark_rect(invalid="filter")
     cells = cells.encode(
         alt.X("step:O", title="step", axis=alt.Axis(labelOverlap=True)),
         alt.Y("name:N", title="layer · head", sort=names),
-        heat_colour("value:Q", theme.SEQUENTIAL, low, max(high, low + 1e-9), title=measure),
+        heat_colour("value:Q", theme.SEQUENTIAL, low, high, title=measure),
         tooltip=tooltips("step:Q", "name:N", ("value:Q", ".4g")),
     )
     height = min(600, max(60, 14 * len(names)))
     return layered(cells, title=f"{measure}: {HEAD_MEASURES[measure]}", width=560, height=height)
+
+
+def head_map(table: pd.DataFrame, measure: str) -> alt.LayerChart | alt.FacetChart:
+    """Draw a measure of every head at the last step: one row per layer, one column per head. Unmeasured cells are grey.
+
+    Args:
+        table: From `AttentionHealth.table()` or `HealthRecord.table()`.
+        measure: One of `HEAD_MEASURES`.
+
+    Returns:
+        The chart.
+
+    Raises:
+        InputError: The measure is unknown, or there is no probe yet.
+
+    Example:
+        >>> import torch, xformer
+        >>> from xformer.integrations import AttentionHealth
+        >>> from xformer.viz.attention_health import head_map
+        >>> health = AttentionHealth(torch.tensor([[3, 7, 12, 9, 3, 7]]), every=1)
+        >>> alarms = health.step(xformer.load("checkpoints/induction").model, 1)
+        >>> chart = head_map(health.table(), "entropy_p50")
+    """
+    _check_measured(table, measure)
+    last = table["step"].max()
+    shown = table.loc[table["step"] == last, ["layer", "head", measure]].rename(columns={measure: "value"})
+    shown["head"] += 1
+    titles = _titles(shown)
+    shown["name"] = shown["layer"].map(titles)
+    low, high = _scale(shown["value"], measure)
+    cells = alt.Chart(shown).mark_rect(invalid="filter")
+    cells = cells.encode(
+        alt.X("head:O", title="head", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+        alt.Y("name:N", title=None, sort=list(titles.values())),
+        heat_colour("value:Q", theme.SEQUENTIAL, low, high, title=measure),
+        tooltip=tooltips("name:N", "head:O", ("value:Q", ".4g")),
+    )
+    width, height = (max(60, 26 * n) for n in (shown["head"].nunique(), len(titles)))
+    return layered(cells, title=f"{measure} at step {last:,}", width=width, height=height)
+
+
+def _check_measured(table: pd.DataFrame, measure: str) -> None:
+    if measure not in HEAD_MEASURES:
+        raise InputError(f"A measure is one of {', '.join(HEAD_MEASURES)}, got {measure!r}; for example 'entropy_p50'.")
+    if not len(table):
+        raise InputError("There is no probe to draw yet; call health.step first.")
+
+
+def _titles(table: pd.DataFrame) -> dict[str, str]:
+    """The titles of the layers in a table by their paths, in its order."""
+    layers = list(dict.fromkeys(table["layer"]))
+    is_encoder_decoder = any(LayerPath.parse(layer).is_cross for layer in layers)
+    return {layer: layer_title(layer, is_encoder_decoder=is_encoder_decoder) for layer in layers}
+
+
+def _scale(values: pd.Series, measure: str) -> tuple[float, float]:
+    """The ends of the colour scale: 0 and 1 for shares, else around the finite values."""
+    finite = values[np.isfinite(values)]
+    if measure in SHARES or not len(finite):
+        return 0.0, 1.0
+    low = min(0.0, float(finite.min()))
+    return low, max(float(finite.max()), low + 1e-9)
 
 
 Planes = Mapping[str, UInt8[np.ndarray, "head row col"]]

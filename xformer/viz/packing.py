@@ -135,6 +135,38 @@ def exact_weights(layer: AnyLayer, head: int) -> Float[np.ndarray, "query key"]:
     return np.where(seen, np.where(np.isfinite(weights), weights, np.nan), np.inf).astype("<f4")
 
 
+def heads_png(layers: Sequence[AnyLayer]) -> bytes:
+    """Draw the patterns of all heads as a PNG: a row for each layer, light to dark from 0 to 1, masked cells grey."""
+    side = 64 if sum(layer.shape[0] for layer in layers) <= MAX_LARGE else 32
+    stops = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in SEQUENTIAL], dtype=np.uint8)
+    n_heads, step = max(layer.shape[0] for layer in layers), side + 4
+    page = np.full((step * len(layers), step * n_heads, 3), 255, dtype=np.uint8)
+    for row, layer in enumerate(layers):
+        for head in range(layer.shape[0]):
+            weights = exact_weights(layer, head)
+            query, key = (np.arange(side) * n // side for n in weights.shape)
+            shown = weights[query[:, None], key]  # [side, side]
+            level = np.nan_to_num(np.clip(shown, 0, 1)) * (len(stops) - 1)
+            cells = np.where(np.isfinite(shown)[..., None], stops[level.round().astype(int)], np.uint8(224))
+            page[row * step : row * step + side, head * step : head * step + side] = cells
+    return _png(page)
+
+
+MAX_LARGE = 64
+"""The most heads that `heads_png` draws 64 pixels wide; more are drawn 32 pixels wide."""
+
+
+def _png(pixels: UInt8[np.ndarray, "row column 3"]) -> bytes:
+    """Encode an image as PNG (https://www.w3.org/TR/png-3)."""
+    rows = np.pad(pixels.reshape(len(pixels), -1), ((0, 0), (1, 0)))  # each row begins with its filter, 0
+    header = struct.pack(">2I5B", pixels.shape[1], len(pixels), 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
 def moved(original: Weights, changed: Weights) -> Float[np.ndarray, " head"]:
     """Return how far each head moved: the total variation ½ Σ_key |p − p'|, averaged over queries; 0 is equal, 1 disjoint."""
     both = np.where(np.isfinite(original) & np.isfinite(changed), np.abs(original - changed), 0)

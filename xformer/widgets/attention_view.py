@@ -4,13 +4,14 @@
     view = xformer.attention_view(attentions, tokens)         # attention weights from any library
     view.layer, view.head, view.query, view.key
 
-It runs wherever anywidget does: Jupyter, VS Code, Colab, marimo.
+It runs wherever anywidget does. JupyterLab, Notebook 7 and marimo are tested in a browser; VS Code and Colab are simulated.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -28,6 +29,7 @@ from xformer.viz.packing import (
     PatternLayer,
     exact_weights,
     head_message,
+    heads_png,
     is_causal,
     pack,
     pack_selection,
@@ -110,6 +112,8 @@ class AttentionView(anywidget.AnyWidget):
     def _ipython_display_(self) -> None:
         """Display the widget, and below it the view as a page. The widget hides the page; exports, without a kernel, show it.
 
+        A preview that removes scripts and frames shows a picture of the heads.
+
         In Colab each output has its own frame, so the widget could not hide the page, and only the widget is displayed.
         """
         from IPython.display import HTML, display
@@ -118,9 +122,16 @@ class AttentionView(anywidget.AnyWidget):
         if bundle is not None:
             display(bundle[0], metadata=bundle[1], raw=True)
         if "COLAB_RELEASE_TAG" not in os.environ:
-            frame = "width:100%;height:720px;border:0;color-scheme:light dark"
-            page = f'<iframe title="Attention" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
-            display(HTML(f'<div class="{self._page_class}">{page}</div>'))
+            display(HTML(f'<div class="{self._page_class}">{self._page()}</div>'))
+
+    def _page(self) -> str:
+        """The view as a page in a frame, over a picture of all heads: where scripts are not trusted, the frame is removed."""
+        picture = b64encode(heads_png(self._runs[-1])).decode()
+        alt = "All heads: a row for each layer. Trust the notebook to explore them."
+        still = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
+        frame = "position:absolute;inset:0;width:100%;height:100%;border:0;color-scheme:light dark"
+        page = f'<iframe title="Attention" style="{frame}" srcdoc="{escape(self.html())}"></iframe>'
+        return f'<div style="position:relative;height:720px;overflow:hidden">{still}{page}</div>'
 
     def html(self) -> str:
         """Return the view as a stand-alone page; see `xformer.widgets.page`."""

@@ -30,7 +30,7 @@ class RayCluster:
     """A connection to a Ray cluster. Actors outlive it. Raises `ConnectionError` if there is no cluster at the address."""
 
     def __init__(self, address: str) -> None:
-        with needed("ray", "The executor ray", "xformer[ray]"):
+        with needed("ray", "The executor ray", "xformer-studio[ray]"):
             import ray
 
         self.ray: Any = ray

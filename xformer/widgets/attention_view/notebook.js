@@ -1,6 +1,7 @@
 // Mounts the view in a notebook (Jupyter, VS Code, Colab or marimo) through anywidget.
 // It is rendered in a shadow root, so that the styles of view and notebook do not interfere.
 
+import { isOnDark } from "./ground.js";
 import { AttentionView } from "./view.js";
 
 const bytesOf = (model, name) => {
@@ -17,14 +18,7 @@ export default {
     const hidden = document.createElement("style"); // hides the static page, which is shown without a kernel
     hidden.textContent = `.${model.get("_page_class")} { display: none; }`;
     document.head.append(hidden);
-    const ground = () => { // the theme, from the background colour of the notebook
-      for (let at = el; at; at = at.parentElement ?? at.getRootNode().host) {
-        const [r, g, b, a = 1] = (getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
-        if (a > 0.5) return 0.299 * r + 0.587 * g + 0.114 * b < 110;
-      }
-      return matchMedia("(prefers-color-scheme: dark)").matches;
-    };
-    const paint = () => { place.className = ground() ? "ground dark" : "ground light"; };
+    const paint = () => { place.className = isOnDark(el) ? "ground dark" : "ground light"; };
     shadow.replaceChildren(style, place);
     paint();
 
@@ -42,10 +36,11 @@ export default {
     const watched = { "change:_planes": planes, "change:_exact": exact, "change:layer": chosen, "change:head": chosen };
     planes();
     exact();
+    if (!el.isConnected) requestAnimationFrame(() => { paint(); view.draw(); }); // the notebook adds it to the page after this
     for (const [event, handler] of Object.entries(watched)) model.on(event, handler);
     const themes = new MutationObserver(() => { paint(); view.draw(); });
     for (const node of [document.documentElement, document.body]) {
-      themes.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "style"] });
+      themes.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-theme", "data-vscode-theme-kind", "style", "theme"] });
     }
     return () => {
       for (const [event, handler] of Object.entries(watched)) model.off(event, handler);
