@@ -161,7 +161,7 @@ def footer(
 
     caption = _caption(charts)
     with menu(name):
-        st.code(script([*remark, *code(calls)]), language="python", width=900)
+        st.code(script([*remark, *code(calls)]), language="python", width=900, wrap_lines=True)
         with st.container(horizontal=True, gap="small", key=f"files_{name}"):
             csv(numbers, name, view.model)
             if page is not None:

@@ -172,7 +172,7 @@ def _code_panel(recipe: MaskRecipe, n: int) -> None:
     """Draw the code that makes this mask."""
     heading("Code for this mask")
     library = choose("library", LIBRARY_TITLES, "Library", hide_label=True)
-    st.code(recipe.code(library, n), language="python")
+    st.code(recipe.code(library, n), language="python", wrap_lines=True)
 
 
 def _notes(

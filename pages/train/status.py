@@ -432,7 +432,7 @@ def show_code(load: str, lines: Sequence[str], pictures: Sequence[str]) -> None:
         *lines,
         "[" + ",\n ".join(pictures) + "]",
     ]
-    st.code(script(lines), language="python", width=900)
+    st.code(script(lines), language="python", width=900, wrap_lines=True)
 
 
 def live_chart(call: PictureCall, state: tuple, key: str, *, on_select: Callable[[], None] | None = None) -> None:
