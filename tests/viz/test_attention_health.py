@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 
@@ -31,6 +32,14 @@ def test_the_map_has_a_cell_per_probe_and_head(health: AttentionHealth) -> None:
     assert len(rows) == 3 * 2 * 3
     assert sorted(row["value"] for row in rows) == pytest.approx(sorted(table["entropy_p50"]))
     assert ends_of(chart) == (0, 1)
+
+
+def test_a_map_of_many_heads_has_fewer_columns_and_the_last_probe(health: AttentionHealth) -> None:
+    one = health.table().iloc[:1]
+    many = pd.concat([one.assign(head=head, step=step) for head in range(270) for step in range(0, 400, 10)])
+    rows = all_rows(health_map(many, "entropy_p50"))
+    assert 4_000 < len(rows) <= 5_000
+    assert max(row["step"] for row in rows) == 390
 
 
 def test_unknown_measures_and_empty_tables_raise(health: AttentionHealth) -> None:

@@ -25,8 +25,8 @@ from xformer.viz.charts import heat_colour, layered, tooltips
 from xformer.viz.timeline import Frame, head_to_enlarge, pack_timeline, timeline_layers
 from xformer.viz.training_curves import Curves, curve_chart
 
-MAX_STEPS = 60
-"""Largest number of columns of a map; more probes are thinned evenly."""
+MAX_STEPS, MAX_CELLS = 60, 5_000
+"""Largest number of columns and of cells of a map; more probes are thinned evenly."""
 SHARES = (
     "entropy_p05", "entropy_p50", "entropy_p95", "first_token", "diagonal", "previous", "padding", "future", "induction",
     "twin_distance", "moved",
@@ -57,7 +57,8 @@ def health_map(table: pd.DataFrame, measure: str) -> alt.LayerChart | alt.FacetC
     """
     _check_measured(table, measure)
     steps = sorted(table["step"].unique())
-    chosen = [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, MAX_STEPS).astype(int))]
+    most = min(MAX_STEPS, max(1, MAX_CELLS // len(table.drop_duplicates(["layer", "head"]))))
+    chosen = [steps[at] for at in np.unique(np.linspace(len(steps) - 1, 0, most).astype(int))]
     shown = table.loc[table["step"].isin(chosen), ["step", "layer", "head", measure]].copy()
     titles = _titles(shown)
     shown["name"] = [f"{titles[layer]} · {head + 1}" for layer, head in zip(shown["layer"], shown["head"], strict=True)]
