@@ -107,7 +107,9 @@ class Kept:
 
     @property
     def n_bytes(self) -> int:
-        return self.q.nbytes + self.k.nbytes
+        """An upper bound of the memory: layers may share a mask or a bias."""
+        terms = self.terms.added, self.terms.allowed, self.terms.bias
+        return sum(one.nbytes for one in (self.q, self.k, *terms) if isinstance(one, Tensor))
 
     def weights(
         self, sums: AttentionSums, queries: slice, keys: slice, heads: slice = slice(None)
