@@ -58,7 +58,7 @@ packed = masks.causal() & masks.window(4) & masks.documents([0, 5, 9])
     ),
     "Long inputs": (
         """
-summary = xformer.attention_summary("checkpoints/characters", "The list of the king, and the list of the queen: the king.")
+summary = xformer.attention_summary("checkpoints/characters", "The list of the king, and of the king.")
 """,
         (
             "viz.attention_map(summary, layer=1, head=2)",
