@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,8 +28,15 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from xformer.cli.mcp import PICTURES, server_for
 
+T = TypeVar("T")
 ROOT = Path(__file__).parents[1]
 INDUCTION = {"model": "checkpoints/induction", "input": "3 7 12 9 3 7"}
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own: the browser of another test may have a running event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 def asked(folder: Path, *calls: tuple[str, dict[str, Any]], run_code: bool = False) -> list[Any]:
@@ -38,7 +47,7 @@ def asked(folder: Path, *calls: tuple[str, dict[str, Any]], run_code: bool = Fal
             return [await client.call_tool(*call) for call in calls]
 
     answers: list[Any] = []
-    for result in asyncio.run(ask()):
+    for result in finished(ask()):
         [content] = result.content
         answers.append(base64.b64decode(content.data) if content.type == "image" else content.text)
         if content.type == "text" and not result.is_error:
@@ -57,7 +66,7 @@ def test_a_process_answers_over_stdio(tmp_path: Path) -> None:
             tools = [tool.name for tool in (await client.list_tools()).tools]
             return tools, await client.call_tool("read", INDUCTION)
 
-    tools, result = asyncio.run(ask())
+    tools, result = finished(ask())
     assert tools == ["models", "read", "diagnose", "head_effects", "attribution", "score_attribution", "picture"]
     assert json.loads(result.content[0].text)["tokens"][:3] == ["3", "7", "12"]
 
