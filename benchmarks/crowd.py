@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Machine, options, show
+from benchmarks.measure import Machine, options, resident, show
 from tests.attack import visitor
 from tests.attack.visitor import Visitor
 from tests.browser.serving import launch, stop
@@ -107,11 +107,6 @@ class Looking(threading.Thread):
                 self.leave.wait()
         except Exception as error:
             self.problem = error
-
-
-def resident(pid: int) -> int:
-    """Return the resident memory of a process in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

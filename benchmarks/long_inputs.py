@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import xformer
+from benchmarks.measure import resident
 
 SIZES = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3,
@@ -27,20 +28,15 @@ SIZES = {
 MEGABYTE = 1024**2
 
 
-def resident() -> float:
-    """The memory of this process, in megabytes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / MEGABYTE
-
-
 def measured(work: Callable[[], Any]) -> tuple[float, float]:
     """The seconds that work takes, and by how many megabytes its peak exceeds the memory before it."""
     gc.collect()
-    before, peak, done = resident(), 0.0, threading.Event()
+    before, peak, done = resident(os.getpid()), 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not done.wait(0.02):
-            peak = max(peak, resident())
+            peak = max(peak, resident(os.getpid()))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -49,7 +45,7 @@ def measured(work: Callable[[], Any]) -> tuple[float, float]:
     seconds = time.perf_counter() - begun
     done.set()
     thread.join()
-    return seconds, peak - before
+    return seconds, (peak - before) / MEGABYTE
 
 
 def compare(n_tokens: int, n_layers: int) -> dict[str, float]:

@@ -23,7 +23,7 @@ from xformer.adapters.attention_sums import AttentionSums, Kept, SummedRun
 from xformer.errors import EditError, InputError
 from xformer.formatting import check_indices
 from xformer.layer_path import LayerPath
-from xformer.reading import Readable, adapter_of
+from xformer.reading import Readable, adapter_of, plain_ids
 from xformer.tasks.task import Example
 
 MEBIBYTE = 1024**2
@@ -183,9 +183,7 @@ def attention_summary(
         16
     """
     adapter = adapter_of(model, inputs, tokenizer)
-    plain: Any = inputs
-    if isinstance(inputs, Tensor) and not inputs.is_floating_point() and (inputs.dim() == 1 or len(inputs) == 1):
-        plain = tuple(inputs.flatten().tolist())
+    plain = plain_ids(inputs)
     example = adapter.to_example(plain)
     n_batch, n = example.input_ids.shape[:2]
     if n_batch != 1:

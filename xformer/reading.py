@@ -435,10 +435,7 @@ def read(
         torch.Size([1, 4, 4, 4])
     """
     adapter = adapter_of(model, inputs, tokenizer)
-    is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
-    plain: Any = inputs
-    if is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)):
-        plain = tuple(inputs.flatten().tolist())
+    plain = plain_ids(inputs)
     first, example, run = prepare_inputs(adapter, plain, edits)
     keep = own_names(keep, adapter.shape)
     kept = keep if adapter.output_name in keep or "*" in keep else (*keep, adapter.output_name)
@@ -449,6 +446,13 @@ def read(
         example = answered(example, int(alone.logits[0, 0].argmax()))
     reading = Reading(adapter, example, trace, has_right_answer, _read_call(model, plain, edits))
     return reading if tokens is None else labelled(reading, tokens)
+
+
+def plain_ids(inputs: Any) -> Any:
+    """Return the token ids of one input as a tuple; other inputs as they are."""
+    is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
+    is_one = is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1))
+    return tuple(inputs.flatten().tolist()) if is_one else inputs
 
 
 def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:

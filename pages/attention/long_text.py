@@ -18,6 +18,7 @@ from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose_unlinked, download, validate_text
 from pages.state.view import View
 from xformer import analysis, viz
+from xformer.adapters.attention_sums import BLOCK
 from xformer.analysis.long_inputs import HEAD_SUMS
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import percent
@@ -93,7 +94,7 @@ def _summary(view: View, text: str) -> AttentionSummary:
 
 def _bytes(view: View, n: int) -> int:
     """An upper bound for the size of the sums of n tokens: eight numbers per query or key of a head, and two per block."""
-    return 4 * sum(view.shape.heads.values()) * (8 * n + 2 * (n // 128 + 1) ** 2)
+    return 4 * sum(view.shape.heads.values()) * (8 * n + 2 * (n // BLOCK + 1) ** 2)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -118,7 +117,7 @@ class Kept:
         k = for_each_head(self.k[None], len(self.q))[0, heads, keys]  # [head, key, d_head]
         scores = (self.q[heads, queries].float() * self.terms.scale) @ k.float().mT
         begin, end, _ = queries.indices(sums.n_query)
-        rows = _Rows.of(self.terms, begin, end, sums.n_key, scores.device).part(heads, keys, sums.n_key)
+        rows = _Rows.of(self.terms, begin, end, sums.n_key, scores.device).at_heads(heads).at_keys(keys, sums.n_key)
         log_normaliser = sums.log_normaliser[heads, queries, None].to(scores)
         weights = (rows.scores(scores, self.terms.softcap) - log_normaliser).exp()
         return weights.masked_fill(~rows.allowed | log_normaliser.isinf(), 0.0).cpu()
@@ -162,8 +161,7 @@ class SummedRun:
             raise StopForward
         if path is None or self.wanted is not None:
             return attend_in_blocks(q, k, v, terms)
-        chosen = {"groups": self.groups, "valid": self.valid, "queries": self.queries}
-        z, sums = attend_with_sums(q[0], k[0], v[0], terms, **chosen)
+        z, sums = attend_with_sums(q[0], k[0], v[0], terms, groups=self.groups, valid=self.valid, queries=self.queries)
         self._add(path, sums)
         return z[None]
 
@@ -171,8 +169,8 @@ class SummedRun:
         self, path: str, pattern: Float[Tensor, "head query key"], allowed: Bool[Tensor, "head query key"]
     ) -> None:
         """Sum up the pattern of one layer."""
-        chosen = {"groups": self.groups, "valid": self.valid, "queries": self.queries}
-        self._add(path, sums_of_pattern(pattern, allowed, **chosen))
+        sums = sums_of_pattern(pattern, allowed, groups=self.groups, valid=self.valid, queries=self.queries)
+        self._add(path, sums)
 
     def _add(self, path: str, sums: AttentionSums) -> None:
         self.sums[path] = sums
@@ -210,14 +208,16 @@ class _Rows:
         bias = None if terms.bias is None else _first(terms.bias)[:, begin:end, :n_key]
         return cls(allowed.expand(-1, end - begin, -1), bias, added)
 
-    def part(self, heads: slice, keys: slice, width: int) -> _Rows:
-        """Some heads and some of `width` keys, the last of which may be none."""
+    def at_keys(self, keys: slice, width: int) -> _Rows:
+        """Some of `width` keys, the last of which may be none."""
+        return self._cut(lambda x: F.pad(x, (0, width - x.shape[-1]))[..., keys])
 
-        def cut(x: Tensor | None) -> Any:
-            own = x if x is None or len(x) == 1 else x[heads]
-            return None if own is None else F.pad(own, (0, width - own.shape[-1]))[..., keys]
+    def at_heads(self, heads: slice) -> _Rows:
+        """Some heads."""
+        return self._cut(lambda x: x if len(x) == 1 else x[heads])
 
-        return _Rows(cut(self.allowed), cut(self.bias), cut(self.added))
+    def _cut(self, cut: Callable[[Tensor], Tensor]) -> _Rows:
+        return _Rows(cut(self.allowed), *(None if one is None else cut(one) for one in (self.bias, self.added)))
 
     def scores(self, products: Tensor, softcap: float | None) -> Tensor:
         """The scores, in place of the scaled products, before the mask."""
@@ -290,26 +290,25 @@ def attend_with_sums(
     )
     n_together = n_heads // n_groups
     stored = {at: q.new_zeros((n_heads, width), dtype=torch.float32) for at in {*queries, n_query - 1} if at < n_query}
-    for begin, end in _rows(n_query, block, n_together * width):
+    for begin, end in _row_ranges(n_query, block, n_together * width):
         n = end - begin
         rows = _Rows.of(terms, begin, end, n_key, q.device)
         n_permitted.append(rows.allowed.sum(-1))
-        any_head = rows.allowed.any(0).to(torch.uint8)  # [row, key]
-        ends = torch.stack([any_head.argmax(-1), n_key - any_head.flip(-1).argmax(-1)], dim=-1)
-        permitted.append(ends * any_head.any(-1, keepdim=True))
+        permitted.append(_ends(rows.allowed))
         left, right = _reach(rows.allowed, block)
         cells = slice(left, right)
-        closed = ~rows.part(slice(None), cells, width).allowed  # [head or 1, row, key]
+        rows = rows.at_keys(cells, width)
+        closed = ~rows.allowed  # [head or 1, row, key]
         partly = closed.any(0).any(0).nonzero()  # columns with a masked cell
         from_, to = (int(partly[0]), int(partly[-1]) + 1) if len(partly) else (0, 0)
         n_blocks, row = (right - left) // block, begin // block
         for group in range(n_groups):
             heads = slice(group * n_together, (group + 1) * n_together)
-            own = slice(None) if len(closed) == 1 else heads
+            of_heads = rows.at_heads(heads)
             products = (q[heads, begin:end].float() * terms.scale).flatten(0, 1) @ k[group, cells].mT
             s = products.view(n_together, n, right - left)  # [head, row, key]
-            s = rows.part(heads, cells, width).scores(s, terms.softcap)
-            s[..., from_:to].masked_fill_(closed[own, :, from_:to], LOWEST)
+            s = of_heads.scores(s, terms.softcap)
+            s[..., from_:to].masked_fill_(~of_heads.allowed[..., from_:to], LOWEST)
             in_blocks = s.unflatten(-1, (n_blocks, block))
             block_high = in_blocks.amax(-1)  # [head, row, block]
             peak, at = block_high.max(-1)  # [head, row]
@@ -380,7 +379,7 @@ def attend_in_blocks(
         end = min(begin + 2 * BLOCK, n_query)
         rows = _Rows.of(terms, begin, end, n_key, q.device)
         left, right = _reach(rows.allowed, 1)
-        rows = rows.part(slice(None), slice(left, right), n_key)
+        rows = rows.at_keys(slice(left, right), n_key)
         biases = [one for one in (rows.bias, rows.added) if one is not None]
         mask = rows.allowed
         if biases:
@@ -390,13 +389,20 @@ def attend_in_blocks(
     return torch.cat(z, dim=2)
 
 
-def _rows(n_query: int, block: int, n_cells: int) -> Iterator[tuple[int, int]]:
+def _row_ranges(n_query: int, block: int, n_cells: int) -> Iterator[tuple[int, int]]:
     """Ranges of queries, each within one block; `n_cells` is the number of cells of one row."""
     n = block
     while n > 8 and n * n_cells > 2 * CELLS:
         n //= 2
     for begin in range(0, n_query, n):
         yield begin, min(begin + n, n_query)
+
+
+def _ends(allowed: Bool[Tensor, "#head query key"]) -> Int[Tensor, "query 2"]:
+    """The first key that is permitted to a query in any head, and the one after the last; 0, 0 if there is none."""
+    any_head = allowed.any(0).to(torch.uint8)  # [query, key]
+    ends = torch.stack([any_head.argmax(-1), any_head.shape[-1] - any_head.flip(-1).argmax(-1)], dim=-1)
+    return ends * any_head.any(-1, keepdim=True)
 
 
 def _reach(allowed: Bool[Tensor, "#head query key"], block: int) -> tuple[int, int]:
@@ -422,14 +428,12 @@ def sums_of_pattern(
         raise InputError("This layer has weights below 0 or NaN, so its attention cannot be summed up.")
     scores = pattern.float().log()  # [head, query, key]; −∞ where there is no weight
     n_heads, n_query, n_key = pattern.shape
-    unit = torch.ones(n_heads, n_query, 1)
     missing = (1 - pattern.float().sum(-1, keepdim=True)).clamp(min=0.0)  # the weight of a sink
     terms = Terms(1.0, allowed=(pattern > 0)[None], bias=scores.nan_to_num(neginf=0.0)[None], sinks=missing.log()[None])
-    empty = torch.zeros(n_heads, n_key, 1)
-    sums = attend_with_sums(unit * 0, empty, empty, terms, groups=groups, valid=valid, queries=queries, block=block)[1]
-    _, own = attend_with_sums(unit * 0, empty, empty, Terms(1.0, allowed=allowed[None]), block=block)
+    q, k = (torch.zeros(n_heads, n, 1) for n in (n_query, n_key))
+    sums = attend_with_sums(q, k, k, terms, groups=groups, valid=valid, queries=queries, block=block)[1]
     # A permitted key may have a weight of 0.
-    return replace(sums, n_permitted=own.n_permitted, permitted=own.permitted)
+    return replace(sums, n_permitted=allowed.sum(-1).cpu(), permitted=_ends(allowed).cpu())
 
 
 class SumsTape(Tape):
@@ -446,5 +450,7 @@ class SumsTape(Tape):
         if what == "mask":
             self._mask[path] = value
         elif what == "pattern":
-            self._run.take_pattern(path, value[0], self._mask.pop(path, torch.ones_like(value, dtype=torch.bool))[0])
+            mask = self._mask.pop(path, None)
+            allowed = torch.ones_like(value, dtype=torch.bool) if mask is None else mask
+            self._run.take_pattern(path, value[0], allowed[0])
         return value
