@@ -48,6 +48,7 @@ export class Animation {
   labels = { play: "Play", again: "Again" };
   /** @type {Uint8Array<ArrayBuffer>} */ bytes;
   /** @type {any} */ data;
+  fitted = ""; // the size for which the layout is made
   frame = 0; // the requested animation frame
   density = 1; // canvas pixels of one CSS pixel
   /** @type {Region[]} */ regions = [];
@@ -98,7 +99,7 @@ export class Animation {
       const region = this.regionAt(event);
       if (region) this.click(region);
     };
-    this.observer = new ResizeObserver(() => this.fit());
+    this.observer = new ResizeObserver(() => this.size() !== this.fitted && this.fit());
     this.observer.observe(this.root);
   }
 
@@ -126,7 +127,10 @@ export class Animation {
     this.root.remove();
   }
 
+  size() { return [this.root.clientWidth, innerHeight, density(this.root)].join(); }
+
   fit() {
+    this.fitted = this.size();
     const width = Math.max(this.least, this.root.clientWidth);
     if (!this.data || !width) return;
     this.place = this.layOut(this.data, width);

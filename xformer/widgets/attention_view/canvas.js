@@ -59,9 +59,6 @@ function pooled(source, tallest, widest, signed) {
   return { codes, rows, cols, pool: [source.pool[0] * tall, source.pool[1] * wide] };
 }
 
-/** @type {HTMLCanvasElement} */
-let scratch;
-
 /**
  * Draw codes into a box.
  * @param {CanvasRenderingContext2D} at @param {Codes} source @param {import("../shared.js").Palette} colours
@@ -70,10 +67,7 @@ let scratch;
  */
 export function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, cols, finest = Infinity) {
   const shown = pooled(source, Math.min(finest, box.h * dpr), Math.min(finest, box.w * dpr), signed);
-  const canvas = (scratch ??= element("canvas"));
-  if (canvas.width < shown.cols || canvas.height < shown.rows) {
-    canvas.width = Math.max(canvas.width, shown.cols); canvas.height = Math.max(canvas.height, shown.rows);
-  }
+  const canvas = Object.assign(element("canvas"), { width: shown.cols, height: shown.rows }); // a shared one is copied at each use
   const to = pen(canvas), image = to.createImageData(shown.cols, shown.rows);
   const words = new Uint32Array(image.data.buffer);
   for (let i = 0; i < words.length; i++) words[i] = colours.words[shown.codes[i]];
@@ -85,8 +79,8 @@ export function drawCodes(at, source, colours, box, hatch, dpr, signed, rows, co
   at.setTransform(dpr, 0, 0, dpr, 0, 0);
   at.imageSmoothingEnabled = false;
   // The last block may cover fewer cells than the others; it is drawn in full and clipped.
-  at.drawImage(canvas, 0, 0, shown.cols, shown.rows, box.x, box.y,
-    (box.w * shown.cols * shown.pool[1]) / cols, (box.h * shown.rows * shown.pool[0]) / rows);
+  at.drawImage(canvas, box.x, box.y, (box.w * shown.cols * shown.pool[1]) / cols,
+    (box.h * shown.rows * shown.pool[0]) / rows);
   at.restore();
 }
 

@@ -7,7 +7,7 @@
 // All numbers are from the run. `partsOf` defines the timing, `layOut` the layout, and `paint` draws one frame.
 
 import { Animation } from "../animation.js";
-import { element, headerOf, palette, pen, theme } from "../shared.js";
+import { element, headerOf, LEVELS, palette, pen, theme } from "../shared.js";
 
 const SECONDS = { tokens: 0.6, embed: 0.9, position: 0.9, attention: 1.1, feed: 0.7, answer: 0.9 };
 const WHOLE = 5; // longest duration of a run, in seconds
@@ -368,7 +368,7 @@ function dots(context, place, shares, x, done, colour, isSquare, alpha) {
 }
 
 // The cached thumbnail of each head.
-function pictures(colour) {
+function pictures({ words }) {
   const made = new Map();
   return (part, head) => {
     const known = made.get(part)?.[head];
@@ -376,13 +376,10 @@ function pictures(colour) {
     const [rows, keys] = part.shape;
     const picture = element("canvas");
     [picture.width, picture.height] = [keys, rows];
-    const context = pen(picture);
-    for (let query = 0; query < rows; query += 1) {
-      for (let key = 0; key < keys; key += 1) {
-        context.fillStyle = colour(part.weights[(head * rows + query) * keys + key] / 255);
-        context.fillRect(key, query, 1, 1);
-      }
-    }
+    const context = pen(picture), image = context.createImageData(keys, rows);
+    const weights = part.weights.subarray(head * rows * keys, (head + 1) * rows * keys);
+    new Uint32Array(image.data.buffer).set(Array.from(weights, (weight) => words[Math.round((LEVELS * weight) / 255)]));
+    context.putImageData(image, 0, 0);
     if (!made.has(part)) made.set(part, []);
     made.get(part)[head] = picture;
     return picture;
@@ -392,11 +389,8 @@ function pictures(colour) {
 function lookOf(root, scene) {
   const { variable, isDark } = theme(root);
   const { sequential, diverging, heads, parts, right, wrong } = scene.colours;
-  const scale = (stops) => {
-    const { rgb } = palette(stops[isDark]);
-    return (share) => `rgb(${rgb[Math.round(253 * Math.min(1, Math.max(0, share)))].join(" ")})`;
-  };
-  const signed = scale(diverging);
+  const { rgb } = palette(diverging[isDark]);
+  const colours = rgb.map((colour) => `rgb(${colour.join(" ")})`);
   return {
     text: variable("--st-text-color", "#131722"),
     faint: isDark ? "#a5afc2" : "#5a6376",
@@ -408,8 +402,8 @@ function lookOf(root, scene) {
     right: right[isDark],
     wrong: wrong[isDark],
     hues: heads.map((pair) => pair[isDark]),
-    signed: (value) => signed(0.5 + 0.5 * value),
-    picture: pictures(scale(sequential)),
+    signed: (value) => colours[Math.round(LEVELS * Math.min(1, Math.max(0, 0.5 + 0.5 * value)))],
+    picture: pictures(palette(sequential[isDark])),
   };
 }
 
