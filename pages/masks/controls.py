@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import choose_unlinked, warn_unknown
@@ -42,13 +41,13 @@ def presets(n: int) -> dict[str, MaskRecipe]:
     }
 
 
-def ask_recipe(tokens: Sequence[str], row: DeltaGenerator) -> MaskRecipe:
-    """Draw the switches, the rules in `row`, and return the recipe; positions that the input does not have are kept."""
+def ask_recipe(tokens: Sequence[str]) -> MaskRecipe:
+    """Draw the switches in a row and return the recipe; positions that the input does not have are kept."""
     n = len(tokens)
     _follow_the_link()
     for key in COUNTS.values():  # of a longer input
         st.session_state[key] = min(int(st.session_state[key] or 0), n)
-    with row:
+    with st.container(horizontal=True, gap="small", key="mask_rules", vertical_alignment="bottom"):
         with st.popover("Presets", icon=":material/grid_on:"), st.container(gap="xxsmall"):
             for preset, recipe in presets(n).items():
                 kind = "primary" if _recipe() == recipe else "tertiary"
@@ -62,8 +61,8 @@ def ask_recipe(tokens: Sequence[str], row: DeltaGenerator) -> MaskRecipe:
             is_off = name == "sinks" and not st.session_state[WINDOW]
             look = {"width": 100, "disabled": is_off, "persist_state": "session"}
             st.number_input(label, 0, n, key=COUNTS[name], help=help, **look)
-    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="mask_tokens"):
-        _ask_marks(choose_unlinked("Mark on the tokens", MARKS, MARK), tokens)
+        with st.popover("Mark tokens", icon=":material/select:", width="content"), st.container(width=560):
+            _ask_marks(choose_unlinked("Mark on the tokens", MARKS, MARK), tokens)
     return _recipe()
 
 

@@ -31,8 +31,8 @@ MOST_MOVED = "most"
 """The value in the link for the head whose attention moves most."""
 MAX_TOKENS = 512
 """The most tokens of an input on this screen."""
-HEIGHT = 180
-"""Pixels of the pictures: three fit side by side beside the sidebar at 1280 px."""
+HEIGHT = 210
+"""Pixels of the pictures: three fit side by side beside the sidebar at 1280 px, as only the first has labelled rows."""
 LIBRARY_TITLES = dict(zip(LIBRARIES, ("FlexAttention", "Transformers", "torch.nn"), strict=True))
 NAMES = re.compile(r"\b([a-z_]+)\(")
 
@@ -42,9 +42,7 @@ def _masks(view: View) -> None:
     tokens = _tokens(view, original)
     n = len(tokens)
     with embed.picture("rules"):
-        row = st.container(horizontal=True, gap="small", key="mask_rules", vertical_alignment="bottom")
-        recipe = ask_recipe(tokens, row)
-        head_at = row.container(width=220)
+        recipe = ask_recipe(tokens)
     fitting = recipe.fitting(n)
     rule = fitting.rule(n)
     try:
@@ -53,7 +51,9 @@ def _masks(view: View) -> None:
         masked = None
         st.info(escape_markdown(str(error)), icon=":material/info:")
     prediction_panel(view, masked, "with this mask")
-    headline_at = st.container()
+    with st.container(horizontal=True, vertical_alignment="center", key="mask_headline"):
+        headline_at = st.container(width="stretch")
+        head_at = st.container(width=260)
     groups = _groups(fitting, n)
     drawn = replace(rule, code=_qualified(rule))
     calls = [
@@ -144,12 +144,12 @@ def _pictures(view: View, original: Reading, masked: Reading, calls: list[Pictur
     most = list(names)[int(moved["moved"].to_numpy().argmax())]
     options = {MOST_MOVED: f"{names[most]} (moves most)", **names}
     with head_at:
-        chosen = choose("watch", options, "Attention of", widget=st.selectbox)
+        chosen = choose("watch", options, "Attention of", widget=st.selectbox, hide_label=True)
     layer, head = cells[most if chosen == MOST_MOVED else chosen]
-    at = {"layer": layer, "head": head, "height": HEIGHT}
-    calls.append(picture_call(viz.attention, original, **at, title="As trained", legend=False))
-    calls.append(picture_call(viz.attention, masked, **at, title="With this mask", legend=False))
-    with st.container(horizontal=True, gap="small", key="mask_pictures"):
+    at = {"layer": layer, "head": head, "height": HEIGHT, "legend": False, "row_labels": False}
+    calls.append(picture_call(viz.attention, original, **at, title="As trained"))
+    calls.append(picture_call(viz.attention, masked, **at, title="With this mask"))
+    with st.container(horizontal=True, gap="xsmall", key="mask_pictures"):
         for number, call in enumerate(calls):
             shown(view, call, f"mask_{number}")
     path = original.attention[layer].path

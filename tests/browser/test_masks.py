@@ -18,6 +18,7 @@ def test_a_click_on_a_token_starts_a_document(app: str, visit: Visiting) -> None
     charts = page.locator(".st-key-mask_pictures [data-testid='stVegaLiteChart']")
     expect(charts).to_have_count(3)
     quiet(page)
+    page.get_by_role("button", name="Mark tokens").click()
     page.get_by_role("button", name="4 · r").click()
     page.wait_for_function("decodeURIComponent(location.search).includes('documents:4')")
     quiet(page)

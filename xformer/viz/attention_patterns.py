@@ -30,9 +30,11 @@ from xformer.viz.charts import (
     inline,
     layered,
     masked_colours,
+    matrix_axes,
     numbers,
     pixel_axes,
     small_maps,
+    small_squares,
     squares,
     tooltips,
 )
@@ -58,6 +60,7 @@ def attention(
     height: Count | None = None,
     title: str = "",
     legend: bool = True,
+    row_labels: bool = True,
 ) -> alt.TopLevelMixin:
     """Draw the attention weights of one head as a matrix (`analysis.attention`).
 
@@ -70,10 +73,11 @@ def attention(
         before: The original run, to compare with.
         scale: "fixed" (0 to 1), "own" (up to the largest weight), "log" (0.0001 to 1), or "without_first_token" (without the
             first key, up to the largest of the other weights).
-        height: The height of the matrix in pixels; the axes then have short titles. Ignored with `before`, as are `title` and
-            `legend`.
+        height: The height of the matrix in pixels; the axes then have short titles. Ignored with `before`, as are the
+            arguments below.
         title: The title of the chart.
         legend: Whether to draw a legend.
+        row_labels: Whether to label the queries; of several heads beside each other, the first is enough.
 
     Returns:
         The chart; `viz.save` writes it to a file.
@@ -86,7 +90,8 @@ def attention(
     check_option("scale", scale, SCALES)
     after = attention_table(reading, layer=layer, head=head, around=around)
     if before is None:
-        return head_chart(after, scale=scale, height=height, title=title, legend=legend, has_numbers=True)
+        look: dict[str, Any] = {"height": height, "title": title, "legend": legend, "row_labels": row_labels}
+        return head_chart(after, scale=scale, has_numbers=True, **look)
     return _changed_chart(attention_table(before, layer=layer, head=head, around=around), after, scale)
 
 
@@ -98,10 +103,16 @@ def head_chart(
     title: str = "",
     legend: bool = True,
     has_numbers: bool = False,
+    row_labels: bool = True,
 ) -> alt.Chart | Chart:
     """Draw a table of `analysis.attention` as a heatmap, with the weights in its cells if they have room."""
     frame = pool_cells(_left_out(frame, scale), MAX_CELLS)
-    look: dict[str, Any] = {"height": height, "has_legend": legend, "has_numbers": has_numbers}
+    look: dict[str, Any] = {
+        "height": height,
+        "has_legend": legend,
+        "has_numbers": has_numbers,
+        "has_row_labels": row_labels,
+    }
     return _heatmap(frame, "weight", _scale(frame["weight"].to_numpy(), scale), title, **look)
 
 
@@ -170,20 +181,22 @@ def _heatmap(
     height: int | None = None,
     has_legend: bool = True,
     has_numbers: bool = True,
+    has_row_labels: bool = True,
 ) -> alt.Chart | Chart:
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     x, y, limit, legend = "key: position attended to →", "← query: attending position", 180, alt.Legend()
     size: dict[str, Any] = dict(squares(len(queries), len(keys), 30, 420))
     if height is not None:
         x, y, limit, legend = "key", "query", 50, alt.Legend(gradientLength=105, values=[0, 0.5, 1])
-        size = squares(len(queries), len(keys), 50, height) | {"autosize": PADDED}
+        size = dict(small_squares(len(queries), len(keys), height))
     hidden = masked_colours("!datum.allowed", "!isValid(datum.weight)")
     look = {"title": what, "legend": legend if has_legend else None, "condition": hidden}
     colour = alt.Color("weight:Q", scale=alt.Scale(**scale), **look)
-    axis = alt.Axis(labelOverlap=True, labelLimit=limit)
-    is_flat = LABEL_WIDTH * max(map(len, keys)) < size["width"] / len(keys)
-    above = alt.Axis(labelOverlap=True, labelLimit=limit, orient="top", labelAngle=0 if is_flat else -60)
-    across, down = alt.X("key:N", sort=keys, title=x, axis=above), alt.Y("query:N", sort=queries, title=y, axis=axis)
+    across, down = matrix_axes(
+        ("key:N", x, keys), ("query:N", y, queries), size, limit=limit, has_row_labels=has_row_labels
+    )
+    if height is not None:
+        size["autosize"] = PADDED
     tip = tooltips("query:N", "key:N", "allowed:N", ("weight:Q", what, ".6f"))
     if not has_numbers or size["width"] < NUMBER_WIDTH * len(keys):
         cells = alt.Chart(frame, title=title, **size).mark_rect(invalid=None)
@@ -197,8 +210,8 @@ def _heatmap(
     return layered(cells, *numbers(base, "shown:N", size=10), title=title, **size)
 
 
-NUMBER_WIDTH, LABEL_WIDTH = 28, 7
-"""Pixels that a number in a cell needs, and a character of a label."""
+NUMBER_WIDTH = 28
+"""Pixels that a number in a cell needs."""
 
 
 def _number(weight: float, is_allowed: bool, *, signed: bool) -> str:

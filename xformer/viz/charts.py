@@ -131,6 +131,47 @@ def squares(n_rows: int, n_columns: int, largest: int, most: int) -> dict[str, i
     return {"width": cell * n_columns, "height": cell * n_rows}
 
 
+SMALL_CELL = 50
+"""Most pixels of a cell of a matrix that is drawn small, beside others."""
+LABEL_WIDTH, LABEL_HEIGHT = 7, 12
+"""Pixels that a character of a label needs, and a line of it."""
+
+
+def small_squares(n_rows: int, n_columns: int, height: int) -> dict[str, int]:
+    """Return the size of a matrix beside others, with square cells, whose longer side is `height` pixels at most."""
+    cell = min(float(SMALL_CELL), height / max(n_rows, n_columns))
+    return {"width": max(20, round(cell * n_columns)), "height": max(20, round(cell * n_rows))}
+
+
+def matrix_axes(
+    x: tuple[str, str, Sequence[str]],
+    y: tuple[str, str, Sequence[str]],
+    size: dict[str, int],
+    *,
+    limit: int,
+    has_row_labels: bool = True,
+) -> tuple[alt.X, alt.Y]:
+    """Return the axes of a matrix: keys above it, turned where they have no room, and queries beside it.
+
+    Args:
+        x: The field of the keys, the title of the axis, and the keys in order.
+        y: The same of the queries.
+        size: The size of the matrix in pixels.
+        limit: The longest label in pixels.
+        has_row_labels: Whether the queries are labelled, as in the first of several matrices beside each other.
+    """
+    (across, x_title, keys), (down, y_title, queries) = x, y
+    wide, high = size["width"] / len(keys), size["height"] / len(queries)
+    angle = 0 if LABEL_WIDTH * max(map(len, keys)) < wide else -60
+    look = {"labelLimit": limit, "titlePadding": 4, "labelFlush": False}
+    key_axis = alt.Axis(orient="top", labelAngle=angle, labelOverlap=wide < LABEL_HEIGHT, **look)
+    query_axis = alt.Axis(labelOverlap=high < LABEL_HEIGHT, **look) if has_row_labels else None
+    return (
+        alt.X(across, sort=list(keys), title=x_title, axis=key_axis),
+        alt.Y(down, sort=list(queries), title=y_title, axis=query_axis),
+    )
+
+
 def place_labels(
     points: Float[np.ndarray, "point 2"],
     texts: Sequence[str],

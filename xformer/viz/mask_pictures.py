@@ -14,7 +14,7 @@ from xformer.masks.checking import MaskCheck
 from xformer.masks.mask import Span, checked_span
 from xformer.masks.rules import Rule
 from xformer.masks.tables import STATES, block_table, cell_table, run_table, sizes_of
-from xformer.viz.charts import PADDED, category_colours, layered, tooltips
+from xformer.viz.charts import PADDED, category_colours, layered, matrix_axes, small_squares, tooltips
 from xformer.viz.packing import visible
 from xformer.viz.theme import BROKEN, HEAD_HUES, MASKED, PRIMARY, SEQUENTIAL, head_hue
 
@@ -54,6 +54,7 @@ def mask(
     height: Count | None = None,
     title: str = "",
     legend: bool = True,
+    row_labels: bool = True,
     n_query: int | None = None,
     n_key: int | None = None,
     first_query: int | None = None,
@@ -76,6 +77,7 @@ def mask(
         height: The height of the matrix in pixels; the axes then have short titles.
         title: The title of the chart.
         legend: Whether to draw a legend.
+        row_labels: Whether to label single queries; of several matrices beside each other, the first is enough.
         n_query: The number of queries of a rule or function; see `masks.as_mask`.
         n_key: The number of keys of a rule or function; None: as many as queries.
         first_query: The position of the first query among the keys; see `masks.as_mask`.
@@ -99,7 +101,8 @@ def mask(
             raise InputError(f"{name} must have one entry for each of the {n_key} keys, got {len(values)}.")
     part = {"batch": batch, "head": head, "queries": rows, "keys": columns}
     n = max(rows[1] - rows[0], columns[1] - columns[0])
-    view = _View(rows, columns, height, groups if n_query == n_key else None, groups, title, legend=legend)
+    look = {"legend": legend, "row_labels": row_labels}
+    view = _View(rows, columns, height, groups if n_query == n_key else None, groups, title, **look)
     if n <= MAX_CELLS:
         return view.cells(cell_table(found, rule=rule, **part), tokens, n_query == n_key)
     if n <= MAX_EXACT:
@@ -131,15 +134,17 @@ class _View:
         title: str,
         *,
         legend: bool,
+        row_labels: bool,
     ) -> None:
         self.rows, self.columns, self.title = rows, columns, title
         self.query_groups, self.key_groups = query_groups, key_groups
         n_rows, n_columns = rows[1] - rows[0], columns[1] - columns[0]
-        cell = min(50.0 if height else 30.0, (height or 420) / max(n_rows, n_columns))
         self.across, self.down = ("key", "query") if height else (ACROSS, DOWN)
         self.label_limit = 50 if height else 120
         self.has_legend = legend
-        self.size: dict[str, Any] = {"width": max(20, round(cell * n_columns)), "height": max(20, round(cell * n_rows))}
+        self.has_row_labels = row_labels
+        most = height or min(420, 30 * max(n_rows, n_columns))
+        self.size: dict[str, Any] = dict(small_squares(n_rows, n_columns, most))
 
     def cells(self, table: pd.DataFrame, tokens: Sequence[str] | None, is_square: bool) -> alt.TopLevelMixin:
         """Draw single cells, with tokens on the axes."""
@@ -152,10 +157,8 @@ class _View:
             key_name=[keys[at - self.columns[0]] for at in table["key"]],
             state=[LABELS[one] for one in table["state"]],
         )
-        axis = alt.Axis(labelOverlap=True, labelLimit=self.label_limit)
-        is_flat = 7 * max(map(len, keys)) < self.size["width"] / len(keys)
-        turned = {"orient": "top", "labelAngle": 0 if is_flat else -60}
-        above = alt.Axis(labelOverlap=True, labelLimit=self.label_limit, **turned)
+        across, down = ("key_name:N", self.across, keys), ("query_name:N", self.down, queries)
+        look = {"limit": self.label_limit, "has_row_labels": self.has_row_labels}
         lines = ["query_name:N", "key_name:N", "state:N"]
         if any(table["reason"]):
             lines.append("reason:N")
@@ -164,8 +167,7 @@ class _View:
             alt.Chart(table, title=self.title, **self.size)
             .mark_rect(stroke="#ffffff", strokeOpacity=0.35, strokeWidth=0.5)
             .encode(
-                alt.X("key_name:N", sort=keys, title=self.across, axis=above),
-                alt.Y("query_name:N", sort=queries, title=self.down, axis=axis),
+                *matrix_axes(across, down, self.size, **look),
                 _colour(
                     [LABELS[one] for one in STATES if LABELS[one] in set(table["state"])], has_legend=self.has_legend
                 ),

@@ -33,8 +33,9 @@ from xformer.viz.charts import (
     head_titles,
     heat_colour,
     layered,
+    matrix_axes,
     numbers,
-    squares,
+    small_squares,
     tooltips,
 )
 from xformer.viz.embeddings import rows_height, vector_heatmap
@@ -212,16 +213,13 @@ def attention_guess(reading: Reading, *, layer: int, head: int, query: int, heig
     queries, keys = list(dict.fromkeys(frame["query"])), list(dict.fromkeys(frame["key"]))
     highlighted = queries[query * len(queries) // reading[f"{reading.attention[layer].path}.pattern"].shape[-2]]
     click = alt.selection_point(name="cell", fields=["query", "key"], on="click", clear=False)
-    axis = alt.Axis(labelOverlap=True, labelLimit=50)
-    base = alt.Chart(frame[frame["allowed"]]).encode(
-        x=alt.X("key:N", scale=alt.Scale(domain=keys), title="key", axis=axis),
-        y=alt.Y("query:N", scale=alt.Scale(domain=queries), title="query", axis=axis),
-        tooltip=["query:N", "key:N"],
-    )
+    size = small_squares(len(queries), len(keys), height)
+    across, down = matrix_axes(("key:N", "key", keys), ("query:N", "query", queries), size, limit=50)
+    across, down = across.scale(domain=keys), down.scale(domain=queries)
+    base = alt.Chart(frame[frame["allowed"]]).encode(across, down, tooltip=["query:N", "key:N"])
     empty = base.mark_rect(color=theme.SECONDARY_BACKGROUND, stroke=theme.MASKED, strokeWidth=0.5)
     here = base.transform_filter(alt.FieldEqualPredicate(field="query", equal=highlighted))
     here = here.mark_rect(color=theme.PRIMARY, opacity=0.35, cursor="pointer")
-    size = squares(len(queries), len(keys), 42, height)
     view = alt.ViewBackground(fill=theme.MASKED)
     return layered(empty.add_params(click), here, **size, title=title, view=view, autosize=PADDED)
 

@@ -69,10 +69,12 @@ function placed(scene, width, tall) { // `tall`: how much higher than usual
   const rows = Math.max(...scene.stacks.map((stack) => stack.tokens.length), 1);
   const row = Math.max(13, Math.min(38 * tall, (270 * tall) / rows));
   const top = 26;
-  const place = { width, row, top, bottom: top + rows * row, stacks: /** @type {object[]} */ ([]), isNarrow };
+  const place = { width, row, top, bottom: top + rows * row, stacks: /** @type {object[]} */ ([]), isNarrow, type: 0 };
+  place.type = isNarrow ? 11 : Math.max(12.5, Math.min(12.5 * tall, 17, row * 0.6)); // px of the font
+  const larger = isNarrow ? 1 : place.type / 12.5;
   const longest = Math.max(...scene.stacks.flatMap((stack) => stack.tokens.map((token) => token.length)), 2);
-  const chip = Math.min(isNarrow ? 60 : 92, Math.max(46, 18 + longest * 7.4));
-  const answers = scene.answers.length ? (isNarrow ? (scene.continues ? 106 : 74) : 150) : 10;
+  const chip = larger * Math.min(isNarrow ? 60 : 92, Math.max(46, 18 + longest * 7.4));
+  const answers = scene.answers.length ? (isNarrow ? (scene.continues ? 106 : 74) : 150 * larger) : 10;
   const layers = scene.stacks.reduce((sum, stack) => sum + stack.layers.length, 0);
   const isDeep = layers > 8;
   const strip = isNarrow ? 22 : isDeep ? 56 : 72;
@@ -127,7 +129,7 @@ function paint(context, scene, place, clock, look, pointed) {
     return part ? clock.done(part) : 1;
   };
   context.clearRect(0, 0, place.width, place.height);
-  context.font = `${place.isNarrow ? 11 : 12.5}px ${look.font}`;
+  context.font = `${place.type}px ${look.font}`;
   context.textBaseline = "middle";
   const text = (words, x, y, { align = "left", colour = look.text, alpha = 1, most = 1e9 } = {}) => {
     context.globalAlpha = alpha;
@@ -275,7 +277,7 @@ function paint(context, scene, place, clock, look, pointed) {
         const mark = answer.is_right === null || index ? "" : answer.is_right ? " ✓" : " ✗";
         const share = `${p >= 0.9995 ? "100" : (100 * p).toFixed(p < 0.1 ? 1 : 0)}%`;
         const hasShare = wide > 90 || answer.isList;
-        text(`${token}${mark}`, place.answers + 5, y + 0.5, { alpha: said, most: wide - (hasShare ? 44 : 8) });
+        text(`${token}${mark}`, place.answers + 5, y + 0.5, { alpha: said, most: wide - (hasShare ? 3.5 * place.type : 8) });
         if (hasShare) text(share, place.answers + wide - 4, y + 0.5, { align: "right", alpha: said });
         regions.push({ x: place.answers, y: y - high / 2, width: wide, height: high, target: { screen: "residual" }, says: sentenceOf(answer, token, share) });
       });
