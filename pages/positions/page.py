@@ -57,7 +57,7 @@ def positions_off_panel(view: View, headline_at: DeltaGenerator, controls: Delta
     height = HEIGHT if OFF in view.on else HEIGHT_OF_TWO
     at, about = {"layer": layer, "head": head, "height": height}, (view.model, view.source, layer, head)
     calls = [picture_call(viz.attention, on, **at, title="With positions", legend=False)]
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="medium", key="position_pictures"):
         shown(view, calls[0], "pattern_0")
         if OFF in view.on:
             finding = _verdict(about, off) or moved_sentence(on, off, moved, layer, head)
