@@ -78,7 +78,7 @@ lint: .venv/test $(SCRIPTS)
 	$(BIN)/pyright
 
 # Run all benchmarks against peers and write docs/figures.md: half an hour on an idle machine.
-BENCHMARKS := train_step train_many record characters browser screens panels training_room live
+BENCHMARKS := train_step train_many record characters browser screens panels training_room live scene
 bench: .venv/test
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --keep || exit 1; done
 	$(BIN)/python -m tools.figures

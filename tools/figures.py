@@ -131,6 +131,11 @@ def figures() -> Iterator[Figure]:
                 "panels of Compare", (row, "s"), (row, "one line s"), (row, "times one line"), goal, "s",
             )  # fmt: skip
     yield Figure("cold start to the first painted map", "cold", (part, "s"), goal="≤ 4", unit="s")
+    for name, frame in (("reverse", "≤ 50"), ("SmolLM2-135M-Instruct", "≤ 100")):
+        row, home = {"model": name}, f"Home with `{name}`"
+        yield Figure(f"{home}: link to scene, warm server", "scene", (row, "link to scene s"), goal="≤ 1", unit="s")
+        for part in ("playing", "entering a head", "leaving it"):
+            yield Figure(f"{home}, {part}: longest frame", "scene", (row, f"{part} ms"), goal=frame)
     for name in ("reverse", "sort", "characters"):
         row = {"model": name}
         what = f"bytes of the live page of `{name}`; BertViz's static page of the same attention"
@@ -149,6 +154,7 @@ WAITING = {
     "toggles beside a training",
     "watching",
     "live pages",
+    "scene",
 }
 """Tables of processes that mostly wait for a browser, so their share of a core is meaningless."""
 
