@@ -23,6 +23,8 @@ const isSameFocus = (/** @type {Focus | null} */ a, /** @type {Focus | null} */ 
   a === b || Boolean(a && b && a.query === b.query && a.key === b.key && a.kind === b.kind);
 const isSameText = (/** @type {unknown} */ a, /** @type {unknown} */ b) => JSON.stringify(a) === JSON.stringify(b);
 
+const SETTLES = 120; // ms after which a view fits the height that is left to it
+
 export class AttentionView {
   state = new State();
   parts = buildParts(this);
@@ -35,6 +37,8 @@ export class AttentionView {
   asked = -Infinity;
   frame = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ timer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */ fitting;          // waits until what is above the view is in place
+  isLaidOut = false;                                                          // before, a drawing would not have its size
   /** @type {MediaQueryList | undefined} */ density;
 
   /** @param {HTMLElement} parent */
@@ -42,7 +46,11 @@ export class AttentionView {
     parent.append(this.parts.root);
     this.resizing = new ResizeObserver(() => {
       const { state, parts } = this;
-      if (state.patterns && (Math.abs(parts.root.clientWidth - state.width) > 0.5 || Math.abs(this.findRoom() - state.room) > 4)) this.draw();
+      this.isLaidOut = true;
+      if (!state.patterns) return;
+      clearTimeout(this.fitting);
+      if (Math.abs(parts.root.clientWidth - state.width) > 0.5) this.draw();
+      else if (Math.abs(this.findRoom() - state.room) > 4) this.fitting = setTimeout(() => this.draw(), SETTLES);
     });
     this.resizing.observe(this.parts.root);
     this.watchDensity();
@@ -52,6 +60,7 @@ export class AttentionView {
     this.resizing.disconnect();
     this.density?.removeEventListener("change", this.onDensity);
     clearTimeout(this.timer);
+    clearTimeout(this.fitting);
     cancelAnimationFrame(this.frame);
     this.parts.root.remove();
   }
@@ -153,7 +162,7 @@ export class AttentionView {
     const words = (/** @type {Patterns} */ p, at = state.current[0]) => p.layers[at] && [p.labels[p.layers[at].queryLabels], p.labels[p.layers[at].keyLabels]];
     if (old && !isSameText(words(old), words(next))) this.forget(); // other tokens
     if (!again) this.select(next);
-    this.draw();
+    if (this.isLaidOut) this.draw();
     parts.root.dataset.ms = (performance.now() - started).toFixed(1);
   }
 
