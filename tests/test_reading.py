@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import xformer
 from tests.layers.reference import model_config
@@ -198,3 +201,26 @@ def test_sources_and_targets_of_a_pair_are_given_as_rows_of_ids() -> None:
         xformer.read(model, ([[3, 7, 1], [4, 2]], [[2, 5]]))
     with pytest.raises(InputError, match="Token ids are whole numbers"):
         xformer.read(model, ([3, 7.5], [2, 5]))
+
+
+@pytest.mark.parametrize("what", [None, 3.5, b"3 7", bytearray(b"3"), {3, 7}, Path("x"), len, list, iter([3, 7])])
+def test_what_is_no_input_is_refused_by_all_models(what: Any) -> None:
+    for model in (CHECKPOINTS / "reverse", CHECKPOINTS / "digits", nn.Linear(3, 3)):
+        with pytest.raises(InputError, match="An input is a text, token ids, an image"):
+            xformer.read(model, what)
+
+
+@pytest.mark.parametrize(
+    "what", [[True, False], torch.tensor([True, False]), torch.ones(1, 2, 3, dtype=torch.long), torch.tensor(3)]
+)
+def test_masks_and_other_shapes_are_no_token_ids(what: Any) -> None:
+    for name in ("reverse", "reverse-decoder"):
+        with pytest.raises(InputError, match="Token ids are"):
+            xformer.read(CHECKPOINTS / name, what)
+
+
+def test_token_ids_may_be_an_array() -> None:
+    wanted = xformer.read(CHECKPOINTS / "reverse", [3, 7, 12])
+    found = xformer.read(CHECKPOINTS / "reverse", np.array([3, 7, 12]))
+    assert torch.equal(found.logits, wanted.logits)
+    assert str(found.code) == str(wanted.code)

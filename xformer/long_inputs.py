@@ -23,8 +23,8 @@ from xformer.adapters.attention_sums import AttentionSums, Kept, SummedRun
 from xformer.errors import EditError, InputError
 from xformer.formatting import check_indices
 from xformer.layer_path import LayerPath
-from xformer.reading import Readable, adapter_of, plain_ids
-from xformer.tasks.task import Example
+from xformer.reading import Readable, adapter_of
+from xformer.tasks.task import Example, plain_ids
 
 MEBIBYTE = 1024**2
 
@@ -182,8 +182,8 @@ def attention_summary(
         >>> len(xformer.analysis.head_sums(summary))
         16
     """
-    adapter = adapter_of(model, inputs, tokenizer)
     plain = plain_ids(inputs)
+    adapter = adapter_of(model, inputs, tokenizer)
     example = adapter.to_example(plain)
     n_batch, n = example.input_ids.shape[:2]
     if n_batch != 1:

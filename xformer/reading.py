@@ -39,7 +39,7 @@ from xformer.memory import check_analysis
 from xformer.model import Transformer
 from xformer.program.module_state import EXPORTED, unwrapped
 from xformer.tasks.batch import IGNORED
-from xformer.tasks.task import Example
+from xformer.tasks.task import Example, plain_ids
 from xformer.trace import Trace
 from xformer.transformer_lens import is_lens_name, lens_axes, lens_names, own_edits, own_name, own_names
 
@@ -434,8 +434,8 @@ def read(
         >>> reading["encoder.0.attn.pattern"].shape
         torch.Size([1, 4, 4, 4])
     """
-    adapter = adapter_of(model, inputs, tokenizer)
     plain = plain_ids(inputs)
+    adapter = adapter_of(model, inputs, tokenizer)
     first, example, run = prepare_inputs(adapter, plain, edits)
     keep = own_names(keep, adapter.shape)
     kept = keep if adapter.output_name in keep or "*" in keep else (*keep, adapter.output_name)
@@ -446,13 +446,6 @@ def read(
         example = answered(example, int(alone.logits[0, 0].argmax()))
     reading = Reading(adapter, example, trace, has_right_answer, _read_call(model, plain, edits))
     return reading if tokens is None else labelled(reading, tokens)
-
-
-def plain_ids(inputs: Any) -> Any:
-    """Return the token ids of one input as a tuple; other inputs as they are."""
-    is_ids = isinstance(inputs, Tensor) and not inputs.is_floating_point()
-    is_one = is_ids and (inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1))
-    return tuple(inputs.flatten().tolist()) if is_one else inputs
 
 
 def labelled(reading: Reading, tokens: Sequence[str]) -> Reading:

@@ -202,3 +202,36 @@ def test_the_keys_of_a_cache_are_labelled() -> None:
             f"{at} · {name}" for at, name in enumerate([*names, *(f"empty {n + 1}" for n in range(n_empty))])
         ]
         assert xformer.analysis.attention_patterns.looks_back_only(reading)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"input_ids": "5 9 14"}, "input_ids are token ids .* pass a text by itself"),
+        ({"input_ids": b"abc"}, "input_ids are token ids"),
+        ({"input_ids": [[5, 9], [14]]}, "input_ids is no tensor"),
+        ({"input_ids": IDS[None]}, r"input_ids are token ids \[batch, pos\], got \[1, 1, 6\]"),
+        ({"input_ids": IDS > 8}, "Token ids are whole numbers"),
+        (
+            {"attention_mask": torch.ones(1, N - 2)},
+            r"attention_mask has an entry for each token, \[1, 6\], got \[1, 4\]",
+        ),
+        ({"attention_mask": torch.ones(1, N + 2)}, r"got \[1, 8\]"),
+        ({"attention_mask": torch.ones(2, N)}, r"got \[2, 6\]"),
+        ({"attention_masks": torch.ones(1, N)}, "no argument attention_masks; did you mean attention_mask"),
+        ({"position_id": torch.arange(N)[None]}, "no argument position_id; did you mean position_ids"),
+    ],
+)
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_arguments_that_a_model_would_drop_or_spread_are_refused(name: str, more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        xformer.read(model(name), {"input_ids": IDS, **more})
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT"])
+def test_arguments_may_be_lists_and_arrays(name: str) -> None:
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    wanted = xformer.read(model(name), {"input_ids": IDS, "attention_mask": mask}).logits
+    for as_given in (Tensor.tolist, Tensor.numpy, lambda one: one[0].tolist(), lambda one: one[0].numpy()):
+        inputs = {"input_ids": as_given(IDS), "attention_mask": as_given(mask), "token_type_ids": 0 * IDS}
+        assert torch.equal(xformer.read(model(name), inputs).logits, wanted)

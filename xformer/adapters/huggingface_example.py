@@ -44,6 +44,7 @@ from xformer.adapters.inputs import (
 from xformer.adapters.opening import ExternalAdapter, Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
+from xformer.formatting import similar_names
 from xformer.pooling import Pooling
 from xformer.program.module_state import copied
 from xformer.tasks.batch import IGNORED
@@ -342,6 +343,8 @@ def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example
     is_numbered = False
     if isinstance(ids, Tensor):
         stream = ids.cpu()
+        if stream.dim() != 2 and model.reads_tokens:
+            raise InputError(f"input_ids are token ids [batch, pos], got {list(stream.shape)}.")
         for row in stream.tolist():
             _ids(model, row)
         if not model.reads_tokens:
@@ -384,10 +387,13 @@ def _padding(arguments: Inputs, name: str, stream: Int[Tensor, "batch pos"]) -> 
     mask = arguments.get(name)
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return None
+    covers = mask.shape[1] if arguments.get("past_key_values") is None else min(mask.shape[1], stream.shape[1])
+    if (len(mask), covers) != tuple(stream.shape):
+        raise InputError(f"{name} has an entry for each token, {list(stream.shape)}, got {list(mask.shape)}.")
     valid = mask.cpu().bool()
     if mask.shape == stream.shape and bool((mask.cpu() == valid).all()):
         del arguments[name]
-    return valid[:, -stream.shape[1] :] if mask.shape[1] >= stream.shape[1] else None
+    return valid[:, -stream.shape[1] :]
 
 
 def _check_mask(model: HuggingFaceInputs, example: Example, name: str) -> None:
@@ -429,13 +435,21 @@ def _places(model: HuggingFaceInputs, pixels: Tensor) -> Int[Tensor, "batch pos"
 def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` if an argument is unknown, or the main one is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
-    has_others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values())
-    unknown = [name for name in arguments if name not in takes and not has_others]
+    known = {*takes}
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):  # they go to the parts of the model
+        from transformers.utils.generic import TransformersKwargs
+
+        parts = {type(part) for part in model.opened.module.modules()}
+        known |= {name for part in parts for name in inspect.signature(part.forward).parameters}
+        known |= {*TransformersKwargs.__annotations__, *ORDINARY, "use_cache"}
+    unknown = [str(name) for name in arguments if name not in known]
     main = main_input(model.opened.module)
     wanted = [name for name in [main] + ["pixel_values"] * (model.output == "similarity") if name in takes]
     instead = {"input_ids": "inputs_embeds", "input_features": "input_values"}.get(main)
     missing = [name for name in wanted if name not in arguments and instead not in arguments]
-    if unknown or missing:
+    if unknown and not missing:
+        raise InputError(f"{model.name} has no argument {unknown[0]:.40}; {similar_names(unknown[0], sorted(known))}")
+    if missing:
         got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
         raise InputError(f"{model.name} needs {' and '.join(wanted)} by name, got {got}.")
 

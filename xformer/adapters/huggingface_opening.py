@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -71,11 +72,26 @@ SELECTS = ("return_dict", "logits_to_keep", "num_logits_to_keep")
 """Arguments that select what is returned, not what is computed. A reading has the outputs at all positions."""
 
 
+TOKENS, MASKS = ("input_ids", "decoder_input_ids"), ("attention_mask", "decoder_attention_mask")
+"""Arguments [batch, pos]."""
+
+
 def arguments_of(given: Mapping[str, Any]) -> Inputs:
-    """Named arguments as a model takes them: lists become tensors, and one row of token ids a batch of one."""
+    """Named arguments as a model takes them: lists and arrays become tensors, and one row of token ids a batch of one.
+
+    Raises `InputError` if token ids are no tensor, or a list has no rows of equal length.
+    """
     named = {name: value for name, value in given.items() if value is not None and name not in SELECTS}
-    named = {name: torch.tensor(one) if isinstance(one, list) else one for name, one in named.items()}
-    rows = {name: named[name] for name in ("input_ids", "decoder_input_ids") if isinstance(named.get(name), Tensor)}
+    for name, one in named.items():
+        try:
+            named[name] = torch.as_tensor(one) if isinstance(one, list | np.ndarray) else one
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} is no tensor, nor a list of one: {error_message(error, 200)}") from error
+        if name in TOKENS and not isinstance(named[name], Tensor):
+            raise InputError(
+                f"{name} are token ids [batch, pos], got {one!r:.60}; pass a text by itself, not in a dict."
+            )
+    rows = {name: named[name] for name in (*TOKENS, *MASKS) if isinstance(named.get(name), Tensor)}
     return named | {name: one[None] if one.dim() == 1 else one for name, one in rows.items()}
 
 

@@ -71,6 +71,8 @@ class BareModel(AdapterDefaults):
         is_encoder_decoder = self.model.config.architecture == "encoder-decoder"
         if (rows := (pair_rows(inputs) if is_encoder_decoder else None) or batch_rows(inputs)) is not None:
             return Example.batch([self.to_example(one) for one in rows], self.model.config.pad_token or 0)
+        if isinstance(inputs, Tensor) and inputs.dim() not in (1, 2):
+            raise InputError(f"Token ids are integers [pos] or [batch, pos], got {inputs.dtype} {list(inputs.shape)}.")
         return self._single(inputs.flatten().tolist() if isinstance(inputs, Tensor) else inputs)
 
     def _single(self, inputs: Any) -> Example:

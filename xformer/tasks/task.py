@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
@@ -104,6 +105,32 @@ class Example:
         )  # fmt: skip
 
 
+def plain_ids(inputs: Any) -> Any:
+    """Return the token ids of one input, a tensor or an array, as a tuple; other inputs as they are.
+
+    Raises `InputError` for values that are no input: None, numbers, and bytes or sets, whose numbers would pass as token ids.
+    """
+    is_numbers = isinstance(inputs, bytes | bytearray | memoryview | Set | Iterator)
+    is_data = hasattr(inputs, "__iter__") or hasattr(inputs, "__array__") or hasattr(inputs, "__array_interface__")
+    if is_numbers or not is_data or isinstance(inputs, type):
+        raise InputError(
+            "An input is a text, token ids, an image, or a dict of the model's arguments, like '3 7 12' or [3, 7, 12]; got "
+            f"{type(inputs).__name__}: {inputs!r:.60}."
+        )
+    if isinstance(inputs, np.ndarray):
+        is_one, is_whole = inputs.ndim == 1, np.issubdtype(inputs.dtype, np.integer)
+        return tuple(inputs.tolist()) if is_one and is_whole else inputs
+    if (
+        not isinstance(inputs, Tensor)
+        or inputs.is_floating_point()
+        or inputs.is_complex()
+        or inputs.dtype == torch.bool
+    ):
+        return inputs
+    is_one = inputs.dim() == 1 or (inputs.dim() == 2 and len(inputs) == 1)
+    return tuple(inputs.flatten().tolist()) if is_one else inputs
+
+
 def id_list(ids: Any) -> list[int]:
     """Return the token ids of one sequence, given as [pos] or as one row [1, pos]. Raises `InputError` for anything else."""
     given = ids.tolist() if hasattr(ids, "tolist") else ids
@@ -111,9 +138,11 @@ def id_list(ids: Any) -> list[int]:
         given = list(given)
         if len(given) == 1 and isinstance(given[0], list | tuple | Tensor):
             return id_list(given[0])
-        return [operator.index(one) for one in given]
+        if not any(isinstance(one, bool) for one in given):  # a mask
+            return [operator.index(one) for one in given]
     except TypeError:
-        raise InputError(f"Token ids are whole numbers [pos], like [3, 7, 12], got {given!r:.100}.") from None
+        pass
+    raise InputError(f"Token ids are whole numbers [pos], like [3, 7, 12], got {given!r:.100}.")
 
 
 def pair_rows(inputs: Any) -> list[Any] | None:
