@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import xformer
+from tests.adapters.families import FAMILIES
 from tests.integrations.faulty_gpt import GPT
 from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError
@@ -191,3 +192,21 @@ def test_a_pair_is_read_by_the_names_of_its_arguments_or_as_a_tuple() -> None:
     assert torch.equal(
         TokenModel.of(model, (source, target)).copied(torch.float64).module.angles.imag, model.angles.imag.double()
     )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        (b"abc", "An input is a text"),
+        ({3, 7}, "An input is a text"),
+        (torch.tensor([True, False]), "got torch.bool"),
+        ({"input_ids": [[3, 7, 12]], "attention_masks": torch.ones(1, 3)}, "no argument attention_masks; did you mean"),
+        (
+            {"input_ids": [[3, 7, 12]], "attention_mask": torch.ones(1, 2)},
+            r"attention_mask has an entry for each token",
+        ),
+    ],
+)
+def test_inputs_that_a_model_would_read_as_others_are_refused(inputs: Any, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        TokenModel.of(FAMILIES["Llama"].make(), inputs)

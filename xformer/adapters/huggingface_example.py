@@ -21,8 +21,10 @@ from torch import Tensor
 
 from xformer.adapters.adapter import ADDED, Input, label_added, with_added
 from xformer.adapters.huggingface_opening import (
+    ORDINARY,
     OutputKind,
     arguments_of,
+    check_arguments,
     main_input,
     n_inputs_of,
     n_target_tokens_of,
@@ -44,7 +46,6 @@ from xformer.adapters.inputs import (
 from xformer.adapters.opening import ExternalAdapter, Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
-from xformer.formatting import similar_names
 from xformer.pooling import Pooling
 from xformer.program.module_state import copied
 from xformer.tasks.batch import IGNORED
@@ -330,10 +331,6 @@ def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int)
     return written
 
 
-ORDINARY = {"input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask", "labels"}
-"""Arguments that need no comparison with the model's own call, as they are those with which models are opened."""
-
-
 def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
     """Build an example from named arguments of the model's forward pass."""
     arguments = arguments_of(copied(given))
@@ -435,20 +432,12 @@ def _places(model: HuggingFaceInputs, pixels: Tensor) -> Int[Tensor, "batch pos"
 def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
     """Raise `InputError` if an argument is unknown, or the main one is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
-    known = {*takes}
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):  # they go to the parts of the model
-        from transformers.utils.generic import TransformersKwargs
-
-        parts = {type(part) for part in model.opened.module.modules()}
-        known |= {name for part in parts for name in inspect.signature(part.forward).parameters}
-        known |= {*TransformersKwargs.__annotations__, *ORDINARY, "use_cache"}
-    unknown = [str(name) for name in arguments if name not in known]
     main = main_input(model.opened.module)
     wanted = [name for name in [main] + ["pixel_values"] * (model.output == "similarity") if name in takes]
     instead = {"input_ids": "inputs_embeds", "input_features": "input_values"}.get(main)
     missing = [name for name in wanted if name not in arguments and instead not in arguments]
-    if unknown and not missing:
-        raise InputError(f"{model.name} has no argument {unknown[0]:.40}; {similar_names(unknown[0], sorted(known))}")
+    if not missing:
+        check_arguments(model.opened.module, arguments, model.name)
     if missing:
         got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
         raise InputError(f"{model.name} needs {' and '.join(wanted)} by name, got {got}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -16,7 +16,7 @@ from xformer.adapters.any_module import output_at, output_path
 from xformer.adapters.opening import Inputs, OpenedModel, Verification, added_positions, open_module, resized, shape_of
 from xformer.adapters.probe import Origin, Streams, running
 from xformer.errors import InputError
-from xformer.formatting import error_message
+from xformer.formatting import error_message, similar_names
 from xformer.model_shape import ModelShape
 from xformer.program.module_state import cache_of, cached, detect_randomness, on_device, preserve_state
 
@@ -93,6 +93,34 @@ def arguments_of(given: Mapping[str, Any]) -> Inputs:
             )
     rows = {name: named[name] for name in (*TOKENS, *MASKS) if isinstance(named.get(name), Tensor)}
     return named | {name: one[None] if one.dim() == 1 else one for name, one in rows.items()}
+
+
+ORDINARY = {*TOKENS, *MASKS, "token_type_ids", "labels"}
+"""Arguments that need no comparison with the model's own call, as they are those with which models are opened."""
+
+
+def check_arguments(model: nn.Module, names: Iterable[Any], title: str) -> None:
+    """Refuse an argument that the model would drop, such as a misspelt one.
+
+    Args:
+        model: A model of Transformers.
+        names: The names of the arguments.
+        title: The name of the model in the message.
+
+    Raises:
+        InputError: Neither the model nor a part of it takes one of the arguments.
+    """
+    takes = inspect.signature(model.forward).parameters
+    known = {*takes}
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):  # they go to the parts of the model
+        from transformers.utils.generic import TransformersKwargs
+
+        parts = {type(part) for part in model.modules()}
+        known |= {name for part in parts for name in inspect.signature(part.forward).parameters}
+        known |= {*TransformersKwargs.__annotations__, *ORDINARY, "use_cache"}
+    for name in map(str, names):
+        if name not in known:
+            raise InputError(f"{title} has no argument {name:.40}; {similar_names(name, sorted(known))}")
 
 
 def _names_of_example(model: nn.Module) -> frozenset[str]:

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.any_module import StreamOrder
 from xformer.adapters.huggingface_opening import (
+    check_arguments,
     example_inputs,
     is_causal_class,
     is_encoder_decoder,
@@ -41,6 +42,7 @@ from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
 from xformer.program.record import Recorder, source_of, watched
 from xformer.tape import Tape
+from xformer.tasks.task import plain_ids
 
 ARGUMENTS = {
     "tokens": ("input_ids", "idx", "ids", "tokens", "x", "input", "src", "source", "src_tokens"),
@@ -167,6 +169,8 @@ class TokenModel:
             inputs = {"0": inputs[0], "decoder_input_ids": _as_rows(inputs[1])}
         if isinstance(inputs, Mapping):
             named = dict(inputs)
+            if hasattr(model, "main_input_name"):
+                check_arguments(model, named, type(model).__name__)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
         n_tokens = _n_tokens(model)
         tokens = _arbitrary(model, n_tokens) if inputs is None else _as_rows(inputs)
@@ -174,6 +178,10 @@ class TokenModel:
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
             raise InputError("The checks need a model that reads token ids [batch, pos], and these are not integers.")
+        for name in named.keys() & {*ARGUMENTS["valid"]}:
+            if isinstance(named[name], Tensor) and named[name].dim() == 2 and named[name].shape != tokens.shape:
+                shapes = f"{list(tokens.shape)}, got {list(named[name].shape)}"
+                raise InputError(f"{name} has an entry for each token, {shapes}.")
         target = named.pop(next((name for name in ARGUMENTS["target"] if name in named), ""), None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
@@ -650,9 +658,12 @@ def _encoded(text: str, tokenizer: Any) -> Tensor:
 
 
 def _as_rows(inputs: Any) -> Tensor:
-    tokens = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
-    if tokens.dim() not in (1, 2) or tokens.numel() == 0:
-        raise InputError(f"Token ids must be [pos] or [batch, pos], like [[3, 7, 12]], got {list(tokens.shape)}.")
+    inputs = plain_ids(inputs)
+    tokens = inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs)
+    if tokens.dim() not in (1, 2) or tokens.numel() == 0 or tokens.dtype == torch.bool:
+        raise InputError(
+            f"Token ids must be [pos] or [batch, pos], like [[3, 7, 12]], got {tokens.dtype} {list(tokens.shape)}."
+        )
     return tokens[None] if tokens.dim() == 1 else tokens
 
 
