@@ -114,13 +114,19 @@ class Kept:
         self, sums: AttentionSums, queries: slice, keys: slice, heads: slice = slice(None)
     ) -> Float[Tensor, "head query key"]:
         """The weights of a block of cells: exp(s − L)."""
+        scores = self.scores(queries, keys, heads)
+        log_normaliser = sums.log_normaliser[heads, queries, None].to(scores)
+        return (scores - log_normaliser).exp().masked_fill(log_normaliser.isinf(), 0.0).cpu()
+
+    def scores(
+        self, queries: slice, keys: slice = slice(None), heads: slice = slice(None)
+    ) -> Float[Tensor, "head query key"]:
+        """The scores of a block of cells, −∞ where the mask forbids it."""
         k = for_each_head(self.k[None], len(self.q))[0, heads, keys]  # [head, key, d_head]
         scores = (self.q[heads, queries].float() * self.terms.scale) @ k.float().mT
-        begin, end, _ = queries.indices(sums.n_query)
-        rows = _Rows.of(self.terms, begin, end, sums.n_key, scores.device).at_heads(heads).at_keys(keys, sums.n_key)
-        log_normaliser = sums.log_normaliser[heads, queries, None].to(scores)
-        weights = (rows.scores(scores, self.terms.softcap) - log_normaliser).exp()
-        return weights.masked_fill(~rows.allowed | log_normaliser.isinf(), 0.0).cpu()
+        (begin, end, _), n_key = queries.indices(self.q.shape[1]), self.k.shape[1]
+        rows = _Rows.of(self.terms, begin, end, n_key, scores.device).at_heads(heads).at_keys(keys, n_key)
+        return rows.scores(scores, self.terms.softcap).masked_fill_(~rows.allowed, -math.inf)
 
 
 @dataclass(eq=False)
@@ -139,10 +145,14 @@ class SummedRun:
     """The path of the only layer whose inputs are kept, without any sums; the run ends there. None: all layers."""
     has_lazy_masks: bool = True
     """Whether masks are computed for a few queries at a time. False for a model that computes with its mask."""
+    keep: Sequence[str] = ()
+    """Globs of other activations to record, such as "*.z", for models that hand over their queries and keys."""
     step: Callable[[int], None] | None = None
     """Called with the number of layers that are summed up."""
     sums: dict[str, AttentionSums] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    """The recorded activations."""
 
     def attend(
         self,

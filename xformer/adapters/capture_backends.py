@@ -129,7 +129,9 @@ def attention(
     )
     if run is not None and sums is not None:
         is_causal = like_sdpa and causal and mask is None and allowed is None
-        z = sums.attend(run.next_attention(), query, key, value, replace(terms, is_causal=is_causal))
+        path = run.next_attention()
+        z = sums.attend(path, query, key, value, replace(terms, is_causal=is_causal))
+        z = z if path is None else run.tape.at(path)("z", z)
         return z.transpose(1, 2).contiguous(), None
     if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None

@@ -147,15 +147,16 @@ class OpenedModel:
         return OnDemand(tape.activations, tape.names, later, edits, record, calls)
 
     def run_with_sums(self, inputs: Inputs, sums: SummedRun) -> None:
-        """Run once, and give each attention to `sums`; the output is computed at the last position only."""
-        if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+        """Run once, and give each attention to `sums`; without `keep`, the output is computed at the last position only."""
+        if not sums.keep and "logits_to_keep" in inspect.signature(self.module.forward).parameters:
             inputs = {**inputs, "logits_to_keep": 1}  # all logits of a long text take more memory than the model
-        tape = SILENT if self.backend == "attention_function" else SumsTape(sums)
 
         def once() -> None:
+            tape = Tape((), sums.keep, fused=True) if self.backend == "attention_function" else SumsTape(sums)
             run = ActiveRun(tape, self.layout.paths, sums=sums, is_positions_first=self.is_positions_first)
             with torch.no_grad(), suppress(StopForward):
                 self._once(inputs, run)
+            sums.activations = {name: value.cpu() for name, value in tape.activations.items()}
 
         try:
             once()
