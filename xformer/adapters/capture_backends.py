@@ -25,7 +25,7 @@ from xformer.adapters.attention import (
     multi_head_arguments,
     multi_head_attention,
 )
-from xformer.adapters.attention_sums import LazyMask
+from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap
 from xformer.adapters.on_demand import DeferredAttention, SpyTape
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
 from xformer.adapters.attachment import attached, set_function
-from xformer.adapters.attention_sums import LazyMask, SummedRun, SumsTape
+from xformer.adapters.attention_sums import SummedRun, SumsTape
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -35,6 +35,7 @@ from xformer.adapters.capture_backends import (
     returned_patterns,
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
+from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap, close
 from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
