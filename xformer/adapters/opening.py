@@ -37,7 +37,7 @@ from xformer.adapters.capture_backends import (
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
 from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap, close
-from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce
+from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
@@ -129,15 +129,15 @@ class OpenedModel:
         return ActiveRun(tape, self.layout.paths, n_batch, is_positions_first=self.is_positions_first)
 
     def run_on_demand(
-        self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
+        self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), most: int
     ) -> OnDemand:
         """Run a large model captured by `attention_function` and keep only matches of `keep`; the rest is recomputed on demand.
 
-        Patterns are never kept, only the result of `reduce` for each.
+        Patterns are never kept, only planes of at most `most` cells a side for each.
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
-            run = ActiveRun(tape, self.layout.paths, later=later, reduce=reduce, on_call=calls.keep)
+            run = ActiveRun(tape, self.layout.paths, later=later, most=most, on_call=calls.keep)
             self._once(inputs, run)
         if any(glob != "*" for glob in tape.never_matched()):
             self.run(inputs, edits=edits)  # raises the error for an edit that matches nothing
