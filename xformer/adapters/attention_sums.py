@@ -418,7 +418,7 @@ def sums_of_pattern(
     n_heads, n_query, n_key = pattern.shape
     missing = (1 - pattern.float().sum(-1, keepdim=True)).clamp(min=0.0)  # the weight of a sink
     terms = Terms(1.0, allowed=(pattern > 0)[None], bias=scores.nan_to_num(neginf=0.0)[None], sinks=missing.log()[None])
-    q, k = (torch.zeros(n_heads, n, 1) for n in (n_query, n_key))
+    q, k = (pattern.new_zeros((n_heads, n, 1), dtype=torch.float32) for n in (n_query, n_key))
     sums = attend_with_sums(q, k, k, terms, groups=groups, valid=valid, queries=queries, block=block)[1]
     # A permitted key may have a weight of 0.
     span = Span.of(MaskRows(allowed, None, None), 0, block)
