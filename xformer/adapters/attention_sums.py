@@ -303,10 +303,8 @@ class _Pass:
     ) -> None:
         """Add the sums over some queries for each key, and take the largest weights of blocks."""
         self.received[:, span.keys] += columns
-        row, blocks = (
-            span.queries.start // self.block,
-            slice(span.keys.start // self.block, span.keys.stop // self.block),
-        )
+        row = span.queries.start // self.block
+        blocks = slice(span.keys.start // self.block, span.keys.stop // self.block)
         self.block_sum[:, row, blocks] += columns.unflatten(-1, (-1, self.block)).sum(-1)
         of_blocks = self.block_max[:, row, blocks]
         torch.maximum(of_blocks, highest.amax(1), out=of_blocks)

@@ -111,6 +111,9 @@ def read_long(model: nn.Module, inputs: Any, valid: Tensor | None) -> tuple[Read
         The reading, without patterns, and the patterns. None if the input is short, a batch, or of two streams, or if the model
         does not hand its queries and keys over.
     """
+    given = inputs.values() if isinstance(inputs, Mapping) else (inputs,)
+    if max((one.shape[1] for one in given if isinstance(one, Tensor) and one.dim() > 1), default=0) <= LONG:
+        return None  # before the arguments are compared with the model's own call
     adapter = adapter_of(model, inputs, None)
     if not isinstance(adapter, HuggingFaceModel) or adapter.opened.backend != "attention_function":
         return None
