@@ -21,7 +21,6 @@ from xformer import analysis, viz
 from xformer.adapters.attention_sums import BLOCK
 from xformer.analysis.long_inputs import HEAD_SUMS
 from xformer.errors import InputError, UnavailableError, XformerError
-from xformer.formatting import percent
 from xformer.layer_path import head_title
 from xformer.long_inputs import AttentionSummary, attention_summary
 from xformer.widgets.attention_map import attention_map as stand_alone
@@ -30,10 +29,6 @@ from xformer.widgets.attention_map import map_data
 MAX_CHARACTERS = 100_000
 SHARE = 4
 """One long text may take this part (1 / SHARE) of the memory of all cached values, and its queries and keys as much again."""
-FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
-QUESTION, ANSWER = "The secret number of Rome is", " 7481"
-FOUND = 0.1
-"""A head finds the needle if it has at least this share of the last token's attention on it."""
 _one_at_a_time = threading.Lock()
 
 
@@ -64,13 +59,8 @@ def _read_typed() -> None:
 
 
 def _read_needle() -> None:
-    st.session_state["long_text"] = needle_text(14, 28)
+    st.session_state["long_text"] = analysis.needle_text(14, 28)
     _read_typed()
-
-
-def needle_text(before: int, after: int) -> str:
-    """Return a text with one sentence that matters, `before` and `after` parts of filler around it, and a question for it."""
-    return f"{FILLER * before}{QUESTION}{ANSWER}. {FILLER * after}{QUESTION}"
 
 
 def _summary(view: View, text: str) -> AttentionSummary:
@@ -110,12 +100,12 @@ def _alone() -> Iterator[None]:
 
 def _draw(view: View, summary: AttentionSummary, text: str) -> None:
     heads = [(at, head) for at, site in enumerate(summary.attention) for head in range(view.shape.heads[site.path])]
-    keys = needle_keys(summary, text)
+    keys = analysis.needle_keys(summary, text)
     layer, head = chosen = st.session_state.get("long_text_head", (None, None))
     if chosen not in heads:
         layer, head = st.session_state["long_text_head"] = _first_head(summary, keys)
-    if finding := needle_finding(summary, keys):
-        st.markdown(finding)
+    if finding := analysis.needle_finding(summary, text):
+        st.markdown(escape_markdown(finding))
 
     def make() -> bytes:
         with _alone():  # the model runs again for a layer whose queries and keys were not kept
@@ -154,29 +144,3 @@ def _first_head(summary: AttentionSummary, keys: list[int]) -> tuple[int, int]:
         return len(summary.attention) // 2, 0
     best = analysis.attention_to(summary, keys=keys).to_dict("records")[0]
     return [site.path for site in summary.attention].index(best["layer"]), best["head"]
-
-
-def needle_keys(summary: AttentionSummary, text: str) -> list[int]:
-    """Return the positions of the tokens of the answer, if the text has it once and asks for it at its end; else none."""
-    if not text.endswith(QUESTION) or text.count(QUESTION + ANSWER) != 1:
-        return []
-    until = text.index(QUESTION + ANSWER) + len(QUESTION)
-    before, after = (
-        len(summary.adapter.to_example(part).input_ids[0]) for part in (text[:until], text[: until + len(ANSWER)])
-    )
-    return list(range(before, after))
-
-
-def needle_finding(summary: AttentionSummary, keys: list[int]) -> str:
-    """Return which heads find the needle; empty without a needle, or if no head finds it."""
-    found = analysis.attention_to(summary, keys=keys).to_dict("records") if keys else []
-    finding = [one for one in found if one["weight"] >= FOUND]
-    if not finding:
-        return ""
-    best, n_others = finding[0], len(finding) - 1
-    name = head_title(best["layer"], best["head"], is_encoder_decoder=False)
-    others = f" {n_others} other heads have at least {percent(FOUND, 0)} there." if n_others > 1 else ""
-    return (
-        f"**{name}** finds the needle: {percent(best['weight'], 0)} of the last token’s attention is on its number. "
-        f"Spread evenly, it would be {percent(best['uniform'], 1)}.{others}"
-    )

@@ -10,21 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from xformer.adapters.attention import Terms, attend
-from xformer.adapters.attention_sums import (
-    AttentionSums,
-    Kept,
-    LazyMask,
-    attend_in_blocks,
-    attend_with_sums,
-    sums_of_pattern,
-)
+from xformer.adapters.attention_sums import AttentionSums, Kept, attend_in_blocks, attend_with_sums, sums_of_pattern
+from xformer.adapters.mask_rows import LazyMask
 from xformer.errors import InputError
 from xformer.tape import SILENT
 
 N, M, D = 257, 211, 13
 CAUSAL = torch.ones(1, 1, N, N, dtype=torch.bool).tril()
 VALID = torch.arange(N) >= 37
-MASKS = {"causal": CAUSAL, "window": CAUSAL.triu(-16), "left": CAUSAL & VALID, "free": torch.ones(1, 1, N, M).bool()}
+SCATTERED = CAUSAL & (torch.rand(N, N, generator=torch.Generator().manual_seed(2)) < 0.7) | torch.eye(N).bool()
+HEADS = torch.cat([CAUSAL.triu(-9 * head) for head in range(6)], dim=1)  # each head has a window of its own
+MASKS = {
+    "scattered": SCATTERED,
+    "heads": HEADS,
+    "later": CAUSAL.mT,
+    "causal": CAUSAL,
+    "window": CAUSAL.triu(-16),
+    "left": CAUSAL & VALID,
+    "free": torch.ones(1, 1, N, M).bool(),
+}
 
 
 def whole(pattern: Tensor, counted: Tensor, groups: Tensor, block: int) -> dict[str, Tensor]:
@@ -53,6 +57,12 @@ def check(sums: AttentionSums, wanted: dict[str, Tensor]) -> None:
         assert torch.allclose(found.double(), value, rtol=3e-6, atol=1e-5), (name, (found - value).abs().max())
 
 
+def ends_of(row: Tensor) -> list[int]:
+    """The first permitted key of a query, and the one after the last; 0, 0 if there is none."""
+    at = row.nonzero()[:, 0].tolist()
+    return [at[0], at[-1] + 1] if at else [0, 0]
+
+
 def inputs(n_key: int, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(n_key + n_groups)
     q, k, v = (
@@ -70,6 +80,9 @@ def inputs(n_key: int, n_groups: int) -> tuple[Tensor, Tensor, Tensor]:
         ("window", 1, {}),
         ("left", 3, {}),
         ("free", 6, {}),
+        ("scattered", 2, {}),
+        ("heads", 3, {}),
+        ("later", 2, {}),
         ("causal", 2, {"sinks": torch.linspace(-3, 4, 6)}),
         ("causal", 2, {"sinks": torch.full((6,), 60.0)}),
         ("window", 2, {"softcap": 5.0}),
@@ -94,6 +107,7 @@ def test_sums_equal_those_of_the_whole_pattern(mask: str, n_groups: int, more: d
     rows, keys = slice(7, 99), slice(3, 120)
     part = Kept(q[0], k[0], terms).weights(sums, rows, keys)
     assert torch.allclose(part, pattern[0, :, rows, keys], rtol=0, atol=2e-6)
+    assert torch.equal(sums.permitted, torch.tensor([ends_of(row) for row in allowed[0].any(0)]))
     again = sums_of_pattern(pattern[0], allowed[0].expand(pattern.shape[1:]), groups=groups, valid=valid, block=block)
     check(again, whole(pattern[0], counted, groups, block))
 

@@ -160,6 +160,28 @@ def test_a_module_that_reads_positions_first_is_refused() -> None:
     assert TokenModel.of(module, column).base.tokens.shape == (1, 1)
 
 
+class Banded(nn.Module):
+    """Attention to the keys from `back` before the query to `ahead` after it, which nothing declares."""
+
+    def __init__(self, back: int, ahead: int) -> None:
+        super().__init__()
+        self.embed, self.out, self.back, self.ahead = nn.Embedding(19, 8), nn.Linear(8, 19), back, ahead
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, at = self.embed(ids), torch.arange(ids.shape[1])
+        offset = at - at[:, None]
+        scores = (x @ x.mT).masked_fill((offset < -self.back) | (offset > self.ahead), -torch.inf)
+        return self.out(x + scores.softmax(dim=-1) @ x)
+
+
+@pytest.mark.parametrize(
+    ("back", "ahead", "is_causal"), [(5, 0, True), (5, 1, True), (0, 5, True), (30, 30, False), (9, 9, False)]
+)
+def test_a_model_whose_weights_are_on_one_side_looks_causal(back: int, ahead: int, is_causal: bool) -> None:
+    ids = torch.randint(0, 19, (1, 13), generator=torch.Generator().manual_seed(0))
+    assert TokenModel.of(Banded(back, ahead), ids).looks_causal == is_causal
+
+
 class Translator(nn.Module):
     """An encoder-decoder whose arguments have the names of hand-written models, with angles as complex numbers."""
 

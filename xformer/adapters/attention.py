@@ -123,7 +123,9 @@ def attend(
         scores = scores + limits.bias
     forbidden, empty = limits.under(tape, scores.shape)
     unmasked = scores
-    scores = tape("scores", scores if forbidden is None else scores.masked_fill(forbidden, float("-inf")))
+    if forbidden is not None:  # in place where the scores without a mask are not needed again
+        scores = (scores.masked_fill_ if empty is None else scores.masked_fill)(forbidden, float("-inf"))
+    scores = tape("scores", scores)
     pattern = _softmax(scores if empty is None else scores.masked_fill(empty, 0.0), terms.sinks).to(v.dtype)
     if empty is not None:
         pattern = pattern.masked_fill(empty, 0.0)

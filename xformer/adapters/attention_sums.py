@@ -12,7 +12,7 @@ weights of earlier ones. A pattern of 32,768 tokens takes 4.3 GB in each head, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,28 +20,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.adapters.attention import FORBIDDEN, Terms, for_each_head
+from xformer.adapters.attention import Terms, for_each_head
+from xformer.adapters.mask_rows import MaskRows, Span
 from xformer.errors import InputError
 from xformer.tape import StopForward, Tape
 
-CELLS = 1_000_000
-"""The number of scores that are computed at once; 4 MB, which the cache of a core holds."""
+CELLS = 5_000_000
+"""The number of scores that are computed at once, 20 MB. With fewer, threads wait for each other; more leave the cache."""
 BLOCK = 128
 """The side of the smallest blocks of cells with a mean and a maximum."""
 LOWEST = -1e30
 """The score of a masked cell. It is finite, because 0 · −∞ is NaN; its weight is exactly 0."""
-
-
-@dataclass(frozen=True, eq=False)
-class LazyMask:
-    """A mask of Transformers that is computed for a few queries at a time, true where attention is permitted."""
-
-    rows_of: Callable[[int, int], Bool[Tensor, "batch 1 query key"]]
-    """The rows from one query up to another."""
-
-    def rows(self, begin: int, end: int) -> Bool[Tensor, "1 query key"]:
-        """The rows of the first input."""
-        return self.rows_of(begin, end)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +103,19 @@ class Kept:
         self, sums: AttentionSums, queries: slice, keys: slice, heads: slice = slice(None)
     ) -> Float[Tensor, "head query key"]:
         """The weights of a block of cells: exp(s − L)."""
+        scores = self.scores(queries, keys, heads)
+        log_normaliser = sums.log_normaliser[heads, queries, None].to(scores)
+        return (scores - log_normaliser).exp().masked_fill(log_normaliser.isinf(), 0.0).cpu()
+
+    def scores(
+        self, queries: slice, keys: slice = slice(None), heads: slice = slice(None)
+    ) -> Float[Tensor, "head query key"]:
+        """The scores of a block of cells, −∞ where the mask forbids it."""
         k = for_each_head(self.k[None], len(self.q))[0, heads, keys]  # [head, key, d_head]
         scores = (self.q[heads, queries].float() * self.terms.scale) @ k.float().mT
-        begin, end, _ = queries.indices(sums.n_query)
-        rows = _Rows.of(self.terms, begin, end, sums.n_key, scores.device).at_heads(heads).at_keys(keys, sums.n_key)
-        log_normaliser = sums.log_normaliser[heads, queries, None].to(scores)
-        weights = (rows.scores(scores, self.terms.softcap) - log_normaliser).exp()
-        return weights.masked_fill(~rows.allowed | log_normaliser.isinf(), 0.0).cpu()
+        (begin, end, _), n_key = queries.indices(self.q.shape[1]), self.k.shape[1]
+        rows = MaskRows.of(self.terms, begin, end, n_key, scores.device).at_heads(heads).at_keys(keys)
+        return rows.scores(scores, self.terms.softcap).masked_fill_(~rows.allowed, -math.inf)
 
 
 @dataclass(eq=False)
@@ -139,10 +134,14 @@ class SummedRun:
     """The path of the only layer whose inputs are kept, without any sums; the run ends there. None: all layers."""
     has_lazy_masks: bool = True
     """Whether masks are computed for a few queries at a time. False for a model that computes with its mask."""
+    keep: Sequence[str] = ()
+    """Globs of other activations to record, such as "*.z", for models that hand over their queries and keys."""
     step: Callable[[int], None] | None = None
     """Called with the number of layers that are summed up."""
     sums: dict[str, AttentionSums] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    """The recorded activations."""
 
     def attend(
         self,
@@ -178,68 +177,169 @@ class SummedRun:
             self.step(len(self.sums))
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The mask and the biases of a few queries."""
-
-    allowed: Bool[Tensor, "#head query key"]
-    bias: Float[Tensor, "#head query key"] | None
-    """Added to the scores before the softcap, or None."""
-    added: Float[Tensor, "#head query key"] | None
-    """The finite part of an additive mask, added after the softcap, or None."""
-
-    @classmethod
-    def of(cls, terms: Terms, begin: int, end: int, n_key: int, device: torch.device) -> _Rows:
-        """Compute the rows of the queries from `begin` up to `end`."""
-        added = None
-        if isinstance(terms.allowed, LazyMask):
-            allowed = terms.allowed.rows(begin, end)[..., :n_key]
-        elif terms.allowed is not None:
-            allowed = _first(terms.allowed)[:, begin:end, :n_key]
-        elif terms.added is not None:
-            rows = _first(terms.added)[:, begin:end, :n_key]
-            allowed = rows > FORBIDDEN
-            rest = rows.masked_fill(~allowed, 0.0)
-            added = rest if bool(rest.any()) else None
-        elif terms.is_causal:
-            allowed = (torch.arange(n_key, device=device) <= torch.arange(begin, end, device=device)[:, None])[None]
-        else:
-            allowed = torch.ones(1, end - begin, n_key, dtype=torch.bool, device=device)
-        bias = None if terms.bias is None else _first(terms.bias)[:, begin:end, :n_key]
-        return cls(allowed.expand(-1, end - begin, -1), bias, added)
-
-    def at_keys(self, keys: slice, width: int) -> _Rows:
-        """Some of `width` keys, the last of which may be none."""
-        return self._cut(lambda x: F.pad(x, (0, width - x.shape[-1]))[..., keys])
-
-    def at_heads(self, heads: slice) -> _Rows:
-        """Some heads."""
-        return self._cut(lambda x: x if len(x) == 1 else x[heads])
-
-    def _cut(self, cut: Callable[[Tensor], Tensor]) -> _Rows:
-        return _Rows(cut(self.allowed), *(None if one is None else cut(one) for one in (self.bias, self.added)))
-
-    def scores(self, products: Tensor, softcap: float | None) -> Tensor:
-        """The scores, in place of the scaled products, before the mask."""
-        if self.bias is not None:
-            products = products.add_(self.bias)
-        if softcap is not None:
-            products = products.div_(softcap).tanh_().mul_(softcap)
-        return products if self.added is None else products.add_(self.added)
-
-
-def _first(x: Tensor) -> Tensor:
-    """A mask or bias of the first input, [head or 1, query, key]."""
-    while x.dim() < 4:
-        x = x[None]
-    return x[0]
-
-
-def _sinks(terms: Terms, heads: slice, begin: int, end: int) -> Float[Tensor, "head #query"] | None:
-    """The scores of the sinks of some heads and queries, or None."""
+def _sinks(terms: Terms, queries: slice) -> Float[Tensor, "head #query"] | None:
+    """The scores of the sinks of some queries, or None."""
     if terms.sinks is None:
         return None
-    return terms.sinks[0, heads, begin:end, 0] if terms.sinks.dim() == 4 else terms.sinks.flatten()[heads, None]
+    return terms.sinks[0, :, queries, 0] if terms.sinks.dim() == 4 else terms.sinks.flatten()[:, None]
+
+
+class _Pass:
+    """One pass over the queries of a layer: z, and the sums over the pattern so far."""
+
+    def __init__(
+        self,
+        q: Float[Tensor, "head query d_head"],
+        k: Float[Tensor, "group key d_head"],
+        v: Float[Tensor, "group key d_value"],
+        terms: Terms,
+        groups: Int[Tensor, " pos"] | None,
+        valid: Bool[Tensor, " pos"] | None,
+        queries: Sequence[int],
+        block: int,
+    ) -> None:
+        (self.n_heads, self.n_query, _), (self.n_groups, self.n_key, _) = q.shape, k.shape
+        is_own = self.n_query == self.n_key
+        valid = valid if is_own and valid is not None and len(valid) == self.n_query else None
+        groups = groups if is_own and groups is not None and len(groups) == self.n_query else None
+        width = -(-self.n_key // block) * block
+        after = (0, 0, 0, width - self.n_key)
+        self.q, self.v, self.terms = q, F.pad(v.float(), after), terms
+        self.k = F.pad(k.float(), after).mT.contiguous()  # [group, d_head, key], of which a few queries read all keys
+        self.of_group = None if groups is None else F.pad(F.one_hot(groups.to(q.device)).float(), after)
+        self.counted = torch.ones(self.n_query, dtype=torch.bool) if valid is None else valid
+        self.counted = self.counted.to(q.device)
+        self.first_key = int(self.counted.nonzero()[0]) if is_own and bool(self.counted.any()) else 0
+        self.block, self.n_rows = block, block
+        while self.n_rows > 8 and self.n_rows * self.n_heads * width > CELLS:
+            self.n_rows //= 2
+        n = self.n_rows
+
+        def zeros(*shape: int) -> Tensor:
+            return q.new_zeros((self.n_heads, *shape), dtype=torch.float32)
+
+        self.z = zeros(self.n_query, v.shape[-1])
+        self.peak, self.high, self.total, self.whole, self.weighted, self.first = (
+            zeros(self.n_query) for _ in range(6)
+        )
+        self.largest_key = torch.zeros_like(self.peak, dtype=torch.int64)
+        self.received, self.by_offset = zeros(width), zeros(self.n_query + width - 1)
+        self.block_sum, self.block_max = (zeros(-(-self.n_query // block), width // block) for _ in range(2))
+        self.between = None if self.of_group is None else zeros(self.of_group.shape[1], self.of_group.shape[1])
+        self.stored = {at: zeros(width) for at in {*queries, self.n_query - 1} if at < self.n_query}
+        self.n_permitted: list[Tensor] = []
+        self.permitted: list[Tensor] = []
+        # Memory for all blocks: scores, and their exponentials with n zeros before the first row and after each.
+        self._scores = q.new_empty(self.n_heads * n * width, dtype=torch.float32)
+        self._exponentials = q.new_zeros(n + self.n_heads * n * (width + n), dtype=torch.float32)
+
+    def add_all(self) -> None:
+        """Compute all queries, each a part of one block."""
+        for begin in range(0, self.n_query, self.n_rows):
+            end = min(begin + self.n_rows, self.n_query)
+            span = Span.of(MaskRows.of(self.terms, begin, end, self.n_key, self.q.device), begin, self.block)
+            self.n_permitted.append(span.n_permitted)
+            self.permitted.append(span.permitted)
+            self._add(span)
+
+    def _add(self, span: Span) -> None:
+        """Compute some queries of all heads."""
+        at, cells = span.queries, span.keys
+        s = self._scores_of(span)
+        in_blocks = s.unflatten(-1, (-1, self.block))
+        block_high = in_blocks.amax(-1)  # [head, row, block]
+        peak, best = block_high.max(-1)  # [head, row]
+        within = in_blocks.gather(2, best[..., None, None].expand(-1, -1, 1, self.block))[:, :, 0].argmax(-1)
+        is_empty, sink = peak <= LOWEST / 2, _sinks(self.terms, at)
+        high = peak if sink is None else torch.where(is_empty, peak, torch.maximum(peak, sink.float()))
+        s.sub_(high[..., None])
+        e, shifted = self._exponentials_of(s)
+        total = e.sum(-1)
+        s.mul_(e)
+        whole = total if sink is None else torch.where(is_empty, 1.0, total + (sink - high).exp())
+        over = torch.where(is_empty, 0.0, 1 / whole)  # [head, row]
+        z = e.view(self.n_groups, -1, s.shape[-1]) @ self.v[:, cells]  # [group, head · row, d_value]
+        self.z[:, at] = z.view(*over.shape, -1) * over[..., None]
+        self.peak[:, at], self.high[:, at], self.total[:, at], self.whole[:, at] = peak, high, total, whole
+        self.weighted[:, at] = s.sum(-1)
+        self.largest_key[:, at] = cells.start + best * self.block + within
+        if cells.start <= self.first_key < cells.stop:
+            self.first[:, at] = e[..., self.first_key - cells.start] * over
+        for query in self.stored.keys() & range(at.start, at.stop):
+            row = query - at.start
+            self.stored[query][:, cells] = e[:, row] * over[:, row, None]
+        over = over * self.counted[at]
+        self._add_columns(span, (over[:, None] @ e)[:, 0], (block_high - high[..., None]).exp() * over[..., None])
+        self._add_offsets(span, (over[:, None] @ shifted)[:, 0])
+        if self.of_group is not None and self.between is not None:
+            weights = (e @ self.of_group[cells]) * over[..., None]  # [head, row, group]
+            self.between += self.of_group[at].mT @ weights
+
+    def _scores_of(self, span: Span) -> Float[Tensor, "head row key"]:
+        """The scores of some queries; the lowest number where the mask forbids a key."""
+        rows, (n, width) = span.rows, span.rows.allowed.shape[1:]
+        q = (self.q[:, span.queries].float() * self.terms.scale).reshape(self.n_groups, -1, self.q.shape[-1])
+        s = self._scores[: self.n_heads * n * width].view(*q.shape[:2], width)  # [group, head · row, key]
+        s = torch.bmm(q, self.k[..., span.keys], out=s).view(self.n_heads, n, width)
+        s = rows.scores(s, self.terms.softcap)
+        s[..., span.hidden].masked_fill_(~rows.allowed[..., span.hidden], LOWEST)
+        return s
+
+    def _exponentials_of(
+        self, s: Float[Tensor, "head row key"]
+    ) -> tuple[Float[Tensor, "head row key"], Float[Tensor, "head row offset"]]:
+        """exp s, and the same with row r shifted by r, so that a column has one offset from query to key."""
+        n_heads, n, width = s.shape
+        stride = self.received.shape[1] + self.n_rows  # of a row
+        e = self._exponentials[self.n_rows :][: n_heads * n * stride].view(n_heads, n, stride)
+        e[..., width : width + n] = 0
+        e = e[..., :width]
+        torch.exp(s, out=e)
+        shape, strides = (n_heads, n, width + n - 1), (n * stride, stride + 1, 1)
+        return e, self._exponentials.as_strided(shape, strides, self.n_rows - n + 1)
+
+    def _add_columns(
+        self, span: Span, columns: Float[Tensor, "head key"], highest: Float[Tensor, "head row block"]
+    ) -> None:
+        """Add the sums over some queries for each key, and take the largest weights of blocks."""
+        self.received[:, span.keys] += columns
+        row = span.queries.start // self.block
+        blocks = slice(span.keys.start // self.block, span.keys.stop // self.block)
+        self.block_sum[:, row, blocks] += columns.unflatten(-1, (-1, self.block)).sum(-1)
+        of_blocks = self.block_max[:, row, blocks]
+        torch.maximum(of_blocks, highest.amax(1), out=of_blocks)
+
+    def _add_offsets(self, span: Span, along: Float[Tensor, "head offset"]) -> None:
+        """Add the sums over some queries for each offset, the first of which is that of the last query to the first key."""
+        start = (span.keys.start - (span.queries.stop - 1)) + (self.n_query - 1)
+        skip = max(0, -start)
+        self.by_offset[:, start + skip : start + along.shape[1]] += along[:, skip:]
+
+    def result(self) -> AttentionSums:
+        """The sums, in the memory of the CPU."""
+        is_empty, ln_whole = self.peak <= LOWEST / 2, self.whole.log()
+        log_normaliser = torch.where(is_empty, -math.inf, self.high + ln_whole)
+        # −Σ p ln p from Σ e (s − high), without the logarithm of each weight
+        entropy = torch.where(is_empty, 0.0, (self.total * ln_whole - self.weighted) / self.whole)
+        largest = torch.where(is_empty, 0.0, (self.peak - self.high).exp() / self.whole)
+        n_offsets = self.n_query + self.n_key - 1
+        return AttentionSums(
+            log_normaliser=log_normaliser.cpu(),
+            entropy=entropy.cpu(),
+            largest=largest.cpu(),
+            largest_key=self.largest_key.cpu(),
+            first=self.first.cpu(),
+            received=self.received[:, : self.n_key].cpu(),
+            by_offset=self.by_offset[:, :n_offsets].cpu(),
+            block_sum=self.block_sum.cpu(),
+            block_max=self.block_max.cpu(),
+            n_permitted=torch.cat(self.n_permitted, dim=-1),
+            permitted=torch.cat(self.permitted),
+            counted=self.counted.cpu(),
+            between=None if self.between is None else self.between.cpu(),
+            rows={at: row[:, : self.n_key].cpu() for at, row in self.stored.items()},
+            block=self.block,
+        )
 
 
 @torch.no_grad()
@@ -266,100 +366,9 @@ def attend_with_sums(
         queries: The queries whose weights are all stored, besides the last one; those beyond the end are ignored.
         block: The side of the smallest blocks of cells.
     """
-    (n_heads, n_query, _), (n_groups, n_key, _) = q.shape, k.shape
-    is_own = n_query == n_key
-    valid = valid if is_own and valid is not None and len(valid) == n_query else None
-    groups = groups if is_own and groups is not None and len(groups) == n_query else None
-    width = -(-n_key // block) * block
-    k, v = F.pad(k.float(), (0, 0, 0, width - n_key)), F.pad(v.float(), (0, 0, 0, width - n_key))
-    of_group = None if groups is None else F.pad(F.one_hot(groups.to(q.device)).float(), (0, 0, 0, width - n_key))
-    counted = torch.ones(n_query, dtype=torch.bool, device=q.device) if valid is None else valid.to(q.device)
-    first_key = int(counted.nonzero()[0]) if is_own and bool(counted.any()) else 0
-    size = (n_heads, n_query)
-    z = q.new_zeros((*size, v.shape[-1]), dtype=torch.float32)
-    log_normaliser, entropy, largest, first = (q.new_zeros(size, dtype=torch.float32) for _ in range(4))
-    largest_key = torch.zeros(size, dtype=torch.int64, device=q.device)
-    received, by_offset = (q.new_zeros((n_heads, n), dtype=torch.float32) for n in (width, n_query + width - 1))
-    block_sum, block_max = (
-        q.new_zeros((n_heads, -(-n_query // block), width // block), dtype=torch.float32) for _ in range(2)
-    )
-    n_permitted: list[Tensor] = []
-    permitted: list[Tensor] = []
-    between = (
-        None if of_group is None else q.new_zeros((n_heads, of_group.shape[1], of_group.shape[1]), dtype=torch.float32)
-    )
-    n_together = n_heads // n_groups
-    stored = {at: q.new_zeros((n_heads, width), dtype=torch.float32) for at in {*queries, n_query - 1} if at < n_query}
-    for begin, end in _row_ranges(n_query, block, n_together * width):
-        n = end - begin
-        rows = _Rows.of(terms, begin, end, n_key, q.device)
-        n_permitted.append(rows.allowed.sum(-1))
-        permitted.append(_ends(rows.allowed))
-        left, right = _reach(rows.allowed, block)
-        cells = slice(left, right)
-        rows = rows.at_keys(cells, width)
-        closed = ~rows.allowed  # [head or 1, row, key]
-        partly = closed.any(0).any(0).nonzero()  # columns with a masked cell
-        from_, to = (int(partly[0]), int(partly[-1]) + 1) if len(partly) else (0, 0)
-        n_blocks, row = (right - left) // block, begin // block
-        for group in range(n_groups):
-            heads = slice(group * n_together, (group + 1) * n_together)
-            of_heads = rows.at_heads(heads)
-            products = (q[heads, begin:end].float() * terms.scale).flatten(0, 1) @ k[group, cells].mT
-            s = products.view(n_together, n, right - left)  # [head, row, key]
-            s = of_heads.scores(s, terms.softcap)
-            s[..., from_:to].masked_fill_(~of_heads.allowed[..., from_:to], LOWEST)
-            in_blocks = s.unflatten(-1, (n_blocks, block))
-            block_high = in_blocks.amax(-1)  # [head, row, block]
-            peak, at = block_high.max(-1)  # [head, row]
-            at_key = at * block + in_blocks.gather(2, at[..., None, None].expand(-1, -1, 1, block))[:, :, 0].argmax(-1)
-            is_empty, sink = peak <= LOWEST / 2, _sinks(terms, heads, begin, end)
-            high = peak if sink is None else torch.where(is_empty, peak, torch.maximum(peak, sink.float()))
-            s.sub_(high[..., None])
-            padded = s.new_empty(n_together, n + n * (right - left + n))
-            e = padded[:, n:].view(n_together, n, right - left + n)  # [head, row, key], with zeros around each row
-            padded[:, :n], e[..., right - left :] = 0, 0
-            e = e[..., : right - left]
-            torch.exp(s, out=e)
-            total = e.sum(-1)
-            s.mul_(e)  # Σ p (s − high), with which the entropy needs no logarithm of each weight
-            whole = total if sink is None else torch.where(is_empty, 1.0, total + (sink - high).exp())
-            over = torch.where(is_empty, 0.0, 1 / whole)  # [head, row]
-            z[heads, begin:end] = (e @ v[group, cells]) * over[..., None]
-            entropy[heads, begin:end] = (total * whole.log() - s.sum(-1)) * over
-            log_normaliser[heads, begin:end] = torch.where(is_empty, -math.inf, high + whole.log())
-            largest[heads, begin:end] = (peak - high).exp() * over
-            largest_key[heads, begin:end] = left + at_key
-            if left <= first_key < right:
-                first[heads, begin:end] = e[..., first_key - left] * over
-            for at in stored.keys() & range(begin, end):
-                stored[at][heads, cells] = e[:, at - begin] * over[:, at - begin, None]
-            over = over * counted[begin:end]
-            columns = (over[:, None] @ e)[:, 0]  # [head, key]
-            received[heads, cells] += columns
-            blocks = slice(left // block, right // block)
-            block_sum[heads, row, blocks] += columns.unflatten(-1, (n_blocks, block)).sum(-1)
-            highest = ((block_high - high[..., None]).exp() * over[..., None]).amax(1)  # [head, block]
-            block_max[heads, row, blocks] = torch.maximum(block_max[heads, row, blocks], highest)
-            # Row r shifted by r, so that a column has one offset: its first is that of key `left` − n + 1 in row 0.
-            shifted = padded.as_strided(
-                (n_together, n, right - left + n - 1), (padded.stride(0), right - left + n + 1, 1), 1
-            )
-            start = (left - n + 1 - begin) + (n_query - 1)  # of the offset in `by_offset`
-            along = (over[:, None] @ shifted)[:, 0]
-            skip = max(0, -start)
-            by_offset[heads, start + skip : start + along.shape[1]] += along[:, skip:]
-            if of_group is not None and between is not None:
-                weights = (e @ of_group[cells]) * over[..., None]  # [head, row, group]
-                between[heads] += of_group[begin:end].mT @ weights
-    sums = AttentionSums(
-        log_normaliser.cpu(), entropy.cpu(), largest.cpu(), largest_key.cpu(), first.cpu(), received[:, :n_key].cpu(),
-        by_offset[:, : n_query + n_key - 1].cpu(), block_sum.cpu(), block_max.cpu(), torch.cat(n_permitted, dim=-1).cpu(),
-        torch.cat(permitted).cpu(),
-        counted.cpu(), None if between is None else between.cpu(),
-        {at: row[:, :n_key].cpu() for at, row in stored.items()}, block,
-    )  # fmt: skip
-    return z.to(q.dtype), sums
+    sums = _Pass(q, k, v, terms, groups, valid, queries, block)
+    sums.add_all()
+    return sums.z.to(q.dtype), sums.result()
 
 
 @torch.no_grad()
@@ -377,38 +386,15 @@ def attend_in_blocks(
     z = []
     for begin in range(0, n_query, 2 * BLOCK):
         end = min(begin + 2 * BLOCK, n_query)
-        rows = _Rows.of(terms, begin, end, n_key, q.device)
-        left, right = _reach(rows.allowed, 1)
-        rows = rows.at_keys(slice(left, right), n_key)
+        span = Span.of(MaskRows.of(terms, begin, end, n_key, q.device), begin, 1)
+        rows, cells = span.rows, span.keys
         biases = [one for one in (rows.bias, rows.added) if one is not None]
         mask = rows.allowed
         if biases:
             mask = sum(biases[1:], biases[0]).to(q.dtype).masked_fill(~rows.allowed, -math.inf)
-        given = q[:, :, begin:end], k[:, :, left:right], v[:, :, left:right]
+        given = q[:, :, span.queries], k[:, :, cells], v[:, :, cells]
         z.append(F.scaled_dot_product_attention(*given, attn_mask=mask[None], scale=terms.scale))
     return torch.cat(z, dim=2)
-
-
-def _row_ranges(n_query: int, block: int, n_cells: int) -> Iterator[tuple[int, int]]:
-    """Ranges of queries, each within one block; `n_cells` is the number of cells of one row."""
-    n = block
-    while n > 8 and n * n_cells > 2 * CELLS:
-        n //= 2
-    for begin in range(0, n_query, n):
-        yield begin, min(begin + n, n_query)
-
-
-def _ends(allowed: Bool[Tensor, "#head query key"]) -> Int[Tensor, "query 2"]:
-    """The first key that is permitted to a query in any head, and the one after the last; 0, 0 if there is none."""
-    any_head = allowed.any(0).to(torch.uint8)  # [query, key]
-    ends = torch.stack([any_head.argmax(-1), any_head.shape[-1] - any_head.flip(-1).argmax(-1)], dim=-1)
-    return ends * any_head.any(-1, keepdim=True)
-
-
-def _reach(allowed: Bool[Tensor, "#head query key"], block: int) -> tuple[int, int]:
-    """The range of keys that any query may attend to, in whole blocks; one block if there are none."""
-    keys = allowed.any(0).any(0).nonzero()
-    return (int(keys[0]) // block * block, -(-(int(keys[-1]) + 1) // block) * block) if len(keys) else (0, block)
 
 
 def sums_of_pattern(
@@ -430,10 +416,11 @@ def sums_of_pattern(
     n_heads, n_query, n_key = pattern.shape
     missing = (1 - pattern.float().sum(-1, keepdim=True)).clamp(min=0.0)  # the weight of a sink
     terms = Terms(1.0, allowed=(pattern > 0)[None], bias=scores.nan_to_num(neginf=0.0)[None], sinks=missing.log()[None])
-    q, k = (torch.zeros(n_heads, n, 1) for n in (n_query, n_key))
+    q, k = (pattern.new_zeros((n_heads, n, 1), dtype=torch.float32) for n in (n_query, n_key))
     sums = attend_with_sums(q, k, k, terms, groups=groups, valid=valid, queries=queries, block=block)[1]
     # A permitted key may have a weight of 0.
-    return replace(sums, n_permitted=allowed.sum(-1).cpu(), permitted=_ends(allowed).cpu())
+    span = Span.of(MaskRows(allowed, None, None), 0, block)
+    return replace(sums, n_permitted=span.n_permitted, permitted=span.permitted)
 
 
 class SumsTape(Tape):

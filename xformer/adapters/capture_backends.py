@@ -25,9 +25,9 @@ from xformer.adapters.attention import (
     multi_head_arguments,
     multi_head_attention,
 )
-from xformer.adapters.attention_sums import LazyMask
+from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap
-from xformer.adapters.on_demand import DeferredAttention, SpyTape
+from xformer.adapters.on_demand import DeferredAttention, attend_and_reduce
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
@@ -129,7 +129,9 @@ def attention(
     )
     if run is not None and sums is not None:
         is_causal = like_sdpa and causal and mask is None and allowed is None
-        z = sums.attend(run.next_attention(), query, key, value, replace(terms, is_causal=is_causal))
+        path = run.next_attention()
+        z = sums.attend(path, query, key, value, replace(terms, is_causal=is_causal))
+        z = z if path is None else run.tape.at(path)("z", z)
         return z.transpose(1, 2).contiguous(), None
     if run is None:  # another caller's pass, perhaps in training
         return fused(query, key, value, terms, dropout).transpose(1, 2).contiguous(), None
@@ -141,12 +143,11 @@ def attention(
     )  # in rows without an allowed key, the kernel is not like eager attention
     if tape is SILENT and run.observer is None and run.later is None and can_fuse:
         return fused(query, key, value, terms).transpose(1, 2).contiguous(), None
-    if run.later is not None and path is not None and isinstance(run.tape, Tape):
-        spy = SpyTape(run.tape.without_keeping().at(path))
-        z, _ = attend(query, key, value, terms, spy, limits)
-        run.tape.names.extend(f"{path}.{one}" for one in spy.names)
-        reduced = None if run.reduce is None else run.reduce(path, spy.seen)
-        run.later[path] = DeferredAttention(query, key, value, terms, limits, tuple(spy.names), reduced)
+    if run.later is not None and run.most and path is not None and isinstance(run.tape, Tape):
+        inner = run.tape.without_keeping().at(path)
+        z, names, reduced = attend_and_reduce(query, key, value, terms, limits, inner, run.most)
+        run.tape.names.extend(f"{path}.{one}" for one in names)
+        run.later[path] = DeferredAttention(query, key, value, terms, limits, tuple(names), reduced)
         return z.transpose(1, 2).contiguous(), None
     seen = None if run.observer is None else run.observer.attention_begins(query.shape[-2], key.shape[-2])
     z, pattern = attend(query, key, value, terms, tape, limits)

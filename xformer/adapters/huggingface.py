@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from xformer.adapters.adapter import ADDED
 from xformer.adapters.huggingface_example import N_WRITTEN, HuggingFaceInputs
 from xformer.adapters.huggingface_opening import CLASSES, DESCRIBED, open_transformers, text_config
-from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes, reduced
+from xformer.adapters.on_demand import added_bytes, lengths, on_demand_bytes, plane_side, recorded_bytes
 from xformer.adapters.opening import Inputs
 from xformer.adapters.probe import running
 from xformer.decoding import GREEDY, Choice, Sampling, Step
@@ -83,10 +82,10 @@ class HuggingFaceModel(HuggingFaceInputs):
         inputs, n_batch = self.inputs_of(example), len(example.input_ids)
         activations: dict[str, Tensor]
         if "*" in keep and n_batch == 1 and example.valid is None and self._is_large(example):
-            reduce = partial(reduced, most=plane_side(sum(self.shape.heads.values())))
+            most = plane_side(sum(self.shape.heads.values()))
             added = added_bytes(self.shape, *lengths(example))
             kept = keep if added <= KEPT_BYTES else (self.opened.output_name,)
-            activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, reduce=reduce)
+            activations = self.opened.run_on_demand(inputs, edits=edits, keep=kept, most=most)
         else:
             activations = self.opened.run(inputs, n_batch=n_batch, edits=edits, keep=keep)
         tokens, target = example.input_ids[:, example.input_ids[0] != ADDED], example.target

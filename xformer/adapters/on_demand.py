@@ -16,11 +16,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,13 +30,11 @@ from xformer.edits import Edit
 from xformer.memory import BYTES_PER_FLOAT
 from xformer.model_shape import ModelShape
 from xformer.program.record import tensors_in
-from xformer.tape import AnyTape, StopForward, Tape, TapeAt
+from xformer.tape import SILENT, AnyTape, StopForward, Tape, TapeAt
 from xformer.tasks.task import Example
 
 MAX_GROUPS = 2
 """The largest number of groups of recomputed activations kept at once."""
-Reduce = Callable[[str, dict[str, Tensor]], Any]
-"""Called with a layer's path and its mask, pattern and z; returns their reduced form."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +60,35 @@ class DeferredAttention:
     @property
     def held(self) -> list[Tensor]:
         return [self.q, self.k, self.v]
+
+
+def attend_and_reduce(
+    q: Float[Tensor, "1 head query d_head"],
+    k: Float[Tensor, "1 group key d_head"],
+    v: Float[Tensor, "1 group key d_value"],
+    terms: Terms,
+    limits: MaskLimits,
+    tape: AnyTape,
+    most: int,
+) -> tuple[Float[Tensor, "1 head query d_value"], list[str], Reduced]:
+    """z, the names of the activations, and the pattern reduced to planes of at most `most` cells a side.
+
+    Without edits, heads are computed one by one where they share all terms: the memory of one is used again for the next.
+    """
+    masks = (limits.forbidden, limits.empty, limits.bias, limits.added)
+    is_shared = all(one is None or one.dim() < 3 or one.shape[-3] == 1 for one in masks)
+    spy = SpyTape(tape)
+    if tape is not SILENT or not is_shared or terms.bias is not None or terms.sinks is not None:
+        z, _ = attend(q, k, v, terms, spy, limits)
+        return z, spy.names, reduced(spy.seen, ReducedMask.of(spy.seen["mask"], most), most)
+    n_heads, n_groups, zs, parts, mask = q.shape[1], k.shape[1], [], [], None
+    for head in range(n_heads):
+        spy, group = SpyTape(tape), head * n_groups // n_heads
+        given = q[:, head, None], k[:, group, None], v[:, group, None]
+        zs.append(attend(*given, terms, spy, limits)[0])
+        mask = ReducedMask.of(spy.seen["mask"], most) if mask is None else mask
+        parts.append(reduced(spy.seen, mask, most))
+    return torch.cat(zs, dim=1), spy.names, joined(parts)
 
 
 class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
@@ -229,16 +257,37 @@ def plane_side(n_heads: int, budget: int = 600_000) -> int:
     return max(32, min(64, int(math.sqrt(budget / max(1, n_heads)))))
 
 
-def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
-    """Reduce the mask, pattern and z of one layer to planes of at most `most` cells a side."""
-    pattern, mask = seen["pattern"][0].float(), seen["mask"][0]  # [head, query, key]
-    mask = (mask[:1] if mask.stride(0) == 0 else mask).float()
+@dataclass(frozen=True, eq=False)
+class ReducedMask:
+    """The blocks of cells of which the mask permits any, with and without the first key, and whether it hides a cell."""
+
+    allowed: Bool[Tensor, "#head row col"]
+    column: Bool[Tensor, "#head row"]
+    """The first column without the first key."""
+    is_masked: bool
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "1 head query key"], most: int) -> ReducedMask:
+        """Reduce the mask of one input to at most `most` cells a side."""
+        mask = mask[0]
+        mask = (mask[:1] if mask.stride(0) == 0 else mask).float()
+        tall, wide = (-(-cells // most) for cells in mask.shape[1:])
+        allowed = _largest(mask, tall, wide) > 0
+        column = torch.zeros_like(allowed[:, :, 0])
+        if wide > 1:
+            column = _largest(mask[:, :, 1:wide], tall, wide - 1)[:, :, 0] > 0
+        return cls(allowed, column, not bool(mask.all()))
+
+
+def reduced(seen: dict[str, Tensor], mask: ReducedMask, most: int) -> Reduced:
+    """Reduce the pattern and z of one layer to planes of at most `most` cells a side."""
+    pattern = seen["pattern"][0].float()  # [head, query, key]
     tall, wide = (-(-cells // most) for cells in pattern.shape[1:])
-    high, allowed = _largest(pattern, tall, wide), _largest(mask, tall, wide) > 0  # [head, row, col]
-    column, column_allowed = torch.zeros_like(high[:, :, 0]), torch.zeros_like(allowed[:, :, 0])  # [head, row]
+    high = _largest(pattern, tall, wide)  # [head, row, col]
+    allowed, column_allowed = mask.allowed.expand(high.shape), mask.column.expand(high.shape[:2])
+    column = torch.zeros_like(high[:, :, 0])  # [head, row]
     if wide > 1:
         column = _largest(pattern[:, :, 1:wide], tall, wide - 1)[:, :, 0]
-        column_allowed = _largest(mask[:, :, 1:wide], tall, wide - 1)[:, :, 0] > 0
     weights = torch.where(allowed & high.isfinite(), high, 0.0)
     peaks = weights.amax(dim=(1, 2))  # [head]
     rest = torch.where(column_allowed & column.isfinite(), column, 0.0).amax(dim=1)
@@ -248,7 +297,21 @@ def reduced(path: str, seen: dict[str, Tensor], most: int) -> Reduced:
     planes, first = _codes(high, allowed, peaks[:, None, None]), _codes(column, column_allowed, peaks[:, None])
     thumbnail = Thumbnail(planes, peaks.numpy(force=True), first, rest.numpy(force=True))
     ablated = tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0)
-    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), ablated, not bool(mask.all()))
+    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), ablated, mask.is_masked)
+
+
+def joined(parts: Sequence[Reduced]) -> Reduced:
+    """The reduced form of all heads of a layer, from parts of them."""
+    if len(parts) == 1:
+        return parts[0]
+    small = [one.thumbnail for one in parts]
+    names = ("planes", "peaks", "rest", "rest_peaks")
+    thumbnail = Thumbnail(*(np.concatenate([getattr(one, name) for one in small]) for name in names))
+    starts = accumulate((one.shape[0] for one in parts), initial=0)
+    ablated = tuple(start + head for start, one in zip(starts, parts, strict=False) for head in one.ablated)
+    shape = (len(thumbnail.peaks), *parts[0].shape[1:])
+    z_size = tuple(size for one in parts for size in one.z_size)
+    return Reduced(shape, thumbnail, z_size, ablated, any(one.is_masked for one in parts))
 
 
 def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray, "..."]:

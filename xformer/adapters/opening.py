@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.adapter import AdapterDefaults, Projection, Readout
 from xformer.adapters.attachment import attached, set_function
-from xformer.adapters.attention_sums import LazyMask, SummedRun, SumsTape
+from xformer.adapters.attention_sums import SummedRun, SumsTape
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
@@ -35,8 +35,9 @@ from xformer.adapters.capture_backends import (
     returned_patterns,
 )
 from xformer.adapters.find_layout import OutputHead, find_layout, find_output_head, numbered_axes
+from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap, close
-from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand, Reduce
+from xformer.adapters.on_demand import Calls, EarlyStopTape, OnDemand
 from xformer.adapters.probe import ActiveRun, ProbeRun, Streams, origins_of, probe, running
 from xformer.edits import Edit
 from xformer.errors import EditError, InputError, UnavailableError
@@ -128,15 +129,15 @@ class OpenedModel:
         return ActiveRun(tape, self.layout.paths, n_batch, is_positions_first=self.is_positions_first)
 
     def run_on_demand(
-        self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), reduce: Reduce
+        self, inputs: Inputs, *, edits: Sequence[Edit] = (), keep: Sequence[str] = ("*",), most: int
     ) -> OnDemand:
         """Run a large model captured by `attention_function` and keep only matches of `keep`; the rest is recomputed on demand.
 
-        Patterns are never kept, only the result of `reduce` for each.
+        Patterns are never kept, only planes of at most `most` cells a side for each.
         """
         tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
         with torch.no_grad():
-            run = ActiveRun(tape, self.layout.paths, later=later, reduce=reduce, on_call=calls.keep)
+            run = ActiveRun(tape, self.layout.paths, later=later, most=most, on_call=calls.keep)
             self._once(inputs, run)
         if any(glob != "*" for glob in tape.never_matched()):
             self.run(inputs, edits=edits)  # raises the error for an edit that matches nothing
@@ -147,15 +148,16 @@ class OpenedModel:
         return OnDemand(tape.activations, tape.names, later, edits, record, calls)
 
     def run_with_sums(self, inputs: Inputs, sums: SummedRun) -> None:
-        """Run once, and give each attention to `sums`; the output is computed at the last position only."""
-        if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+        """Run once, and give each attention to `sums`; without `keep`, the output is computed at the last position only."""
+        if not sums.keep and "logits_to_keep" in inspect.signature(self.module.forward).parameters:
             inputs = {**inputs, "logits_to_keep": 1}  # all logits of a long text take more memory than the model
-        tape = SILENT if self.backend == "attention_function" else SumsTape(sums)
 
         def once() -> None:
+            tape = Tape((), sums.keep, fused=True) if self.backend == "attention_function" else SumsTape(sums)
             run = ActiveRun(tape, self.layout.paths, sums=sums, is_positions_first=self.is_positions_first)
             with torch.no_grad(), suppress(StopForward):
                 self._once(inputs, run)
+            sums.activations = {name: value.cpu() for name, value in tape.activations.items()}
 
         try:
             once()

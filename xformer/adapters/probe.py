@@ -21,7 +21,7 @@ from xformer.tape import SILENT, AnyTape
 
 if TYPE_CHECKING:
     from xformer.adapters.attention_sums import SummedRun
-    from xformer.adapters.on_demand import DeferredAttention, Reduce
+    from xformer.adapters.on_demand import DeferredAttention
 
 
 NOTHING = torch.empty(0)
@@ -246,7 +246,8 @@ class ActiveRun:
     """Called with module name, call number and arguments of each call of an attention module."""
     later: dict[str, DeferredAttention] | None = None
     """The inputs of each attention by its path; None unless patterns are recomputed on demand."""
-    reduce: Reduce | None = None
+    most: int = 0
+    """The largest side of the planes to which patterns are reduced, unless they are kept."""
     sums: SummedRun | None = None
     """Receives each attention of a run with sums in place of patterns; None for other runs."""
 

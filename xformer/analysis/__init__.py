@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from xformer.analysis.long_inputs import attention_to as attention_to
     from xformer.analysis.long_inputs import between_documents as between_documents
     from xformer.analysis.long_inputs import head_sums as head_sums
+    from xformer.analysis.needle import needle_finding as needle_finding
+    from xformer.analysis.needle import needle_keys as needle_keys
+    from xformer.analysis.needle import needle_text as needle_text
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
     from xformer.analysis.positions import position_curves as position_curves

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from xformer.adapters.attention import for_each_head
+from xformer.adapters.attention_sums import AttentionSums, Kept
 from xformer.analysis.attention_patterns import induction_scores
 from xformer.errors import XformerError
 from xformer.layer_path import LayerPath
@@ -30,9 +34,9 @@ HEAD_MEASURES = {
     "entropy_p05": "5% quantile over queries of −Σ p ln p / ln n, n permitted keys; 0: one key, 1: uniform attention",
     "entropy_p50": "median over queries of the normalised entropy −Σ p ln p / ln n",
     "entropy_p95": "95% quantile over queries of the normalised entropy −Σ p ln p / ln n",
-    "first_token": "mean over queries after the first of p on key 0, a share",
+    "first_token": "mean over queries after the first token of p on that token, a share",
     "diagonal": "mean over queries of p on the query's own position, a share",
-    "previous": "mean over queries of p on the position before, a share",
+    "previous": "mean over queries after the first token of p on the position before, a share",
     "padding": "mean over queries of Σ p over padded keys, a share; NaN without padding",
     "future": "mean over queries of Σ p over later keys, a share",
     "induction": "mean p on the token after the earlier occurrence of the query's token, on a repeated random sequence",
@@ -52,15 +56,51 @@ LAYER_MEASURES = {
     "grad_o": "‖∂ loss / ∂ W_O‖₂; NaN and 0 as for grad_q",
 }
 """The measures of each attention layer: name → equation and unit."""
-KEEP = ("*.pattern", "*.scores", "*.mask", "*.z", "*.q", "*.k", "*.resid_post", "*.post")
+KEEP_LONG = ("*.z", "*.resid_post", "*.post")
+"""What a run of a long input must keep besides its sums."""
+KEEP = ("*.pattern", "*.scores", "*.mask", "*.q", "*.k", *KEEP_LONG)
 """What a run must keep for all measures; patterns that a model lacks are skipped."""
 SILENT_NEURON, EXACT_FIT = 1e-3, 1e-3
 """A neuron whose peak is below this share of its layer's RMS is inactive. The largest relative residual of s = factor · q·k."""
 
 
+CELLS = 4_000_000
+"""The number of weights of a long input that are computed at once."""
 PerHead = Float[Tensor, " head"]
 Valid = Bool[Tensor, "batch pos"] | None
 """True at tokens, False at padding; None if there is no padding."""
+
+
+@dataclass(frozen=True, eq=False)
+class LongPattern:
+    """The pattern of one layer of a long input, which is never in memory at once: its sums, and what gives any weight again."""
+
+    sums: AttentionSums
+    kept: Kept
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[batch, head, query, key]; the batch is 1."""
+        return 1, len(self.sums.entropy), self.sums.n_query, self.sums.n_key
+
+    @property
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of queries, whose weights are computed at once."""
+        _, n_heads, n_query, n_key = self.shape
+        n = max(1, CELLS // (n_heads * n_key))
+        return (slice(begin, min(begin + n, n_query)) for begin in range(0, n_query, n))
+
+    def weights(self, rows: slice) -> Float[Tensor, "head row key"]:
+        """The weights of some queries."""
+        return self.kept.weights(self.sums, rows, slice(None))
+
+    def scores(self, rows: slice) -> Float[Tensor, "head row key"]:
+        """The scores of some queries, −∞ where the mask forbids a key."""
+        return self.kept.scores(rows).cpu()
+
+
+Patterns = Mapping[str, Float[Tensor, "batch head query key"]] | Mapping[str, LongPattern]
+"""The pattern of each attention layer, by its path."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +109,13 @@ class Measures:
 
     heads: dict[str, dict[str, PerHead]]
     layers: dict[str, dict[str, float]]
-    patterns: dict[str, Float[Tensor, "batch head query key"]] = field(default_factory=dict, repr=False)
+    patterns: Patterns = field(default_factory=dict, repr=False)
 
 
 @torch.no_grad()
-def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, valid: Valid = None) -> Measures:
+def measure(
+    reading: Reading, previous: Patterns | None = None, valid: Valid = None, patterns: Patterns | None = None
+) -> Measures:
     """Measure every attention layer of a recorded run.
 
     Args:
@@ -81,6 +123,8 @@ def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, vali
         previous: The patterns [batch, head, query, key] of an earlier run on the same inputs, by the path of the layer, for
             `moved`.
         valid: True at tokens, False at padding, for modules whose padding mask has a name that the adapter does not recognize.
+        patterns: The patterns, if the reading has none because its input is long; the reading then needs no scores, mask,
+            queries or keys either.
 
     Returns:
         The measures, and the patterns for the next call.
@@ -94,27 +138,25 @@ def measure(reading: Reading, previous: Mapping[str, Tensor] | None = None, vali
     """
     heads: dict[str, dict[str, Tensor]] = {}
     layers: dict[str, dict[str, float]] = {}
-    patterns = {path: value.float() for path, value in reading.trace.patterns().items()}
+    if patterns is None:
+        patterns = {path: value.float() for path, value in reading.trace.patterns().items()}
     for path, pattern in patterns.items():
         site = LayerPath.parse(path)
-        get = {what: reading.trace.activations.get(f"{path}.{what}") for what in ("scores", "mask", "z", "q", "k")}
-        scores, allowed = get["scores"], get["mask"]
-        if allowed is None:
-            allowed = pattern.new_ones(pattern.shape, dtype=torch.bool) if scores is None else scores > -math.inf
         stacks = reading.adapter.shape.stacks_of(site)
         valid_q, valid_k = (_valid_positions(reading, stack, pattern, valid) for stack in stacks)
-        rows = _Rows(pattern, allowed.expand(pattern.shape), valid_q, valid_k, is_self=not site.is_cross)
-        found = rows.measures(scores)
-        found["output_norm"] = rows.mean(_output_size(reading, path, get["z"], pattern))
+        make = _LongRows if isinstance(pattern, LongPattern) else _PatternRows
+        rows = make(pattern, valid_q, valid_k, not site.is_cross, reading, path)
         before = (previous or {}).get(path)
-        moved = None if before is None or before.shape != pattern.shape else (pattern - before).abs().sum(-1) / 2
-        found["moved"] = rows.mean(moved)
+        if before is not None and (type(before) is not type(pattern) or before.shape != pattern.shape):
+            before = None
+        found = rows.measures(before)
+        found["output_norm"] = rows.mean(_output_size(reading, path, pattern.shape[1]))
         heads[path] = {name: found.get(name, rows.nothing).float().cpu() for name in HEAD_MEASURES}
-        layers[path] = _layer(reading, site, rows) | {"score_factor": score_factor(scores, get["q"], get["k"], allowed)}
+        layers[path] = _layer(reading, site, rows) | {"score_factor": rows.score_factor}
     return Measures(heads, layers, patterns)
 
 
-def _valid_positions(reading: Reading, stack: str | None, pattern: Tensor, valid: Valid) -> Valid:
+def _valid_positions(reading: Reading, stack: str | None, pattern: Tensor | LongPattern, valid: Valid) -> Valid:
     """Return which positions of a stack are tokens; None if all of them are, or for positions of another input."""
     if stack is None:
         return None
@@ -122,74 +164,180 @@ def _valid_positions(reading: Reading, stack: str | None, pattern: Tensor, valid
     is_target = stack == "decoder" and trace.target is not None
     known = trace.target_valid if is_target else trace.valid
     valid = valid if known is None and trace.target is None else known
-    return None if valid is None or len(valid) != len(pattern) else valid.to(pattern.device)
+    if valid is None or len(valid) != pattern.shape[0]:
+        return None
+    return valid.cpu() if isinstance(pattern, LongPattern) else valid.to(pattern.device)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """The rows of one layer's pattern, and which of them are counted."""
 
-    p: Float[Tensor, "batch head query key"]
-    allowed: Bool[Tensor, "batch head query key"]
+    p: Any
+    """[batch, head, query, key], or a `LongPattern`."""
     valid_q: Bool[Tensor, "batch query"] | None
     valid_k: Bool[Tensor, "batch key"] | None
     is_self: bool
+    reading: Reading
+    path: str
+
+    def activation(self, what: str) -> Tensor | None:
+        """An activation of the layer; None if it was not recorded."""
+        return self.reading.trace.activations.get(f"{self.path}.{what}")
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the pattern."""
+        return torch.device("cpu") if isinstance(self.p, LongPattern) else self.p.device
 
     @property
     def nothing(self) -> PerHead:
-        return self.p.new_full(self.p.shape[1:2], math.nan)
+        return torch.full(self.p.shape[1:2], math.nan, device=self.device)
+
+    @property
+    def after_first(self) -> Bool[Tensor, "batch head query"]:
+        """The counted rows after the first token."""
+        query = torch.arange(self.p.shape[2], device=self.device)
+        return self.kept & (query > self.first[:, None])[:, None]
+
+    @property
+    def first(self) -> Int[Tensor, " batch"]:
+        """The position of the first token that is no padding."""
+        if self.valid_k is None:
+            return torch.zeros(self.p.shape[0], dtype=torch.int64, device=self.device)
+        return self.valid_k.to(torch.uint8).argmax(-1)
+
+    @property
+    def kept(self) -> Bool[Tensor, "batch head query"]:
+        """The rows of tokens that are no padding."""
+        keep = torch.ones(self.p.shape[:3], dtype=torch.bool, device=self.device)
+        return keep if self.valid_q is None else keep & self.valid_q[:, None]
 
     def mean(self, values: Float[Tensor, "batch head query"] | None, counted: Tensor | None = None) -> PerHead:
         """Average over the counted rows; `counted` [query] or [batch, head, query] excludes more. NaN without rows."""
         if values is None:
             return self.nothing
-        keep = self._kept(counted)
+        keep = self.kept if counted is None else self.kept & counted
         return torch.where(keep, values.float(), 0.0).sum((0, 2)) / keep.sum((0, 2))  # 0/0 is NaN
 
-    def _kept(self, counted: Tensor | None) -> Bool[Tensor, "batch head query"]:
-        keep = self.p.new_ones(self.p.shape[:3], dtype=torch.bool)
-        keep = keep if self.valid_q is None else keep & self.valid_q[:, None]
-        return keep if counted is None else keep & counted
+    def entropies(
+        self, entropy: Float[Tensor, "batch head query"], n: Int[Tensor, "batch #head query"]
+    ) -> dict[str, PerHead]:
+        """Return quantiles of the normalised entropy over the rows with at least two permitted keys."""
+        h = entropy / n.clamp(min=2).log()  # from 0 to 1
+        is_finite = h.isfinite().all(-1).all(0)
+        h = h.masked_fill(~(self.kept & (n > 1)), math.nan).transpose(0, 1).flatten(1)  # [head, batch·query]
+        at = torch.nanquantile(h, h.new_tensor([0.05, 0.5, 0.95]), dim=1)  # [quantile, head]
+        return dict(
+            zip(("entropy_p05", "entropy_p50", "entropy_p95"), at.masked_fill(~is_finite, math.nan), strict=True)
+        )
 
-    def measures(self, scores: Tensor | None) -> dict[str, PerHead]:
-        p, (n_query, n_key) = self.p, self.p.shape[-2:]
+    def nearest(self, apart: Float[Tensor, "head head"]) -> PerHead:
+        """The least total variation distance to another head, from Σ|p − p′| of each pair over the counted rows."""
+        apart = apart / 2 / self.kept[:, 0].sum().clamp(min=1)
+        return apart.fill_diagonal_(math.inf).amin(-1)
+
+
+class _PatternRows(_Rows):
+    """The rows of a pattern that is in memory."""
+
+    @cached_property
+    def allowed(self) -> Bool[Tensor, "batch head query key"]:
+        """The cells that the mask permits."""
+        allowed, scores = self.activation("mask"), self.activation("scores")
+        if allowed is None:
+            allowed = torch.ones_like(self.p, dtype=torch.bool) if scores is None else scores > -math.inf
+        return allowed.expand(self.p.shape)
+
+    @property
+    def score_factor(self) -> float:
+        """See `score_factor`."""
+        return score_factor(self.activation("scores"), self.activation("q"), self.activation("k"), self.allowed)
+
+    def measures(self, before: Any) -> dict[str, PerHead]:
+        """The measures of each head that follow from its scores and pattern, and from that of an earlier run."""
+        p, (n_query, n_key), scores = self.p, self.p.shape[-2:], self.activation("scores")
         n = self.allowed.sum(-1)  # [batch, head, query]: permitted keys
         query, key = torch.arange(n_query, device=p.device), torch.arange(n_key, device=p.device)
-        found = {"first_token": self.mean(p[..., 0], query > 0)}
-        found |= self._entropies(n)
+        on_first = p.gather(-1, self.first[:, None, None, None].expand(*p.shape[:3], 1))[..., 0]
+        found = {"first_token": self.mean(on_first, self.after_first)}
+        found |= self.entropies(torch.special.entr(p).sum(-1), n)
         if scores is not None:
-            s = scores.float().masked_fill(~self.allowed, 0.0)
-            spread = (s.square().sum(-1) / n - (s.sum(-1) / n).square()).clamp(min=0).sqrt()
-            found["score_spread"] = self.mean(spread, n > 1)
-            keep = self.allowed & self._kept(None)[..., None]
+            found["score_spread"] = self.mean(_spread(scores, self.allowed), n > 1)
+            keep = self.allowed & self.kept[..., None]
             found["score_max"] = scores.float().masked_fill(~keep, -math.inf).amax((0, 2, 3))
         if self.is_self and n_query == n_key:
             found["diagonal"] = self.mean(p.diagonal(dim1=-2, dim2=-1))
-            before = torch.cat([p.new_zeros(*p.shape[:2], 1), p.diagonal(-1, dim1=-2, dim2=-1)], dim=-1)
-            found["previous"] = self.mean(before, query > 0)
+            before_it = torch.cat([p.new_zeros(*p.shape[:2], 1), p.diagonal(-1, dim1=-2, dim2=-1)], dim=-1)
+            found["previous"] = self.mean(before_it, self.after_first)
             found["future"] = self.mean(p.masked_fill(key <= query[:, None], 0.0).sum(-1))
         if self.valid_k is not None and not bool(self.valid_k.all()):
             found["padding"] = self.mean(p.masked_fill(self.valid_k[:, None, None], 0.0).sum(-1))
         if p.shape[1] > 1:
-            flat = (p * self._kept(None)[..., None]).transpose(0, 1).flatten(1)  # [head, batch·query·key]
-            apart = torch.cdist(flat, flat, p=1.0) / 2 / self._kept(None)[:, 0].sum().clamp(min=1)
-            found["twin_distance"] = apart.fill_diagonal_(math.inf).amin(-1)
+            flat = (p * self.kept[..., None]).transpose(0, 1).flatten(1)  # [head, batch·query·key]
+            found["twin_distance"] = self.nearest(torch.cdist(flat, flat, p=1.0))
+        if before is not None:
+            found["moved"] = self.mean((p - before).abs().sum(-1) / 2)
         return found
 
-    def _entropies(self, n: Int[Tensor, "batch head query"]) -> dict[str, PerHead]:
-        """Return quantiles of the normalised entropy over the rows with at least two permitted keys."""
-        h = torch.special.entr(self.p).sum(-1) / n.clamp(min=2).log()  # [batch, head, query], from 0 to 1
-        h = h.masked_fill(~self._kept(n > 1), math.nan).transpose(0, 1).flatten(1)  # [head, batch·query]
-        at = torch.nanquantile(h, h.new_tensor([0.05, 0.5, 0.95]), dim=1)  # [quantile, head]
-        at = at.masked_fill(~self.p.isfinite().all(-1).all(-1).all(0), math.nan)
-        return dict(zip(("entropy_p05", "entropy_p50", "entropy_p95"), at, strict=True))
+
+class _LongRows(_Rows):
+    """The rows of a long input, from the sums over them; what compares two patterns is read a few queries at a time."""
+
+    @property
+    def score_factor(self) -> float:
+        """See `score_factor`; from the last queries, which have the most keys."""
+        q, k = self.p.kept.q, self.p.kept.k
+        *_, rows = self.p.blocks
+        scores = self.p.scores(rows)[None]
+        given = q[None, :, rows].cpu(), for_each_head(k[None], len(q)).cpu()
+        return score_factor(scores, *given, scores > -math.inf)
+
+    def measures(self, before: Any) -> dict[str, PerHead]:
+        """As for a pattern in memory."""
+        sums, kept, after_first = self.p.sums, self.kept[0], self.after_first
+        n, permitted = kept[0].sum(), sums.n_permitted[None]
+        found = {"first_token": self.mean(sums.first[None], after_first)}
+        found |= self.entropies(sums.entropy[None], permitted)
+        largest = sums.largest.log() + sums.log_normaliser  # the largest score, of which `largest` is the weight
+        found["score_max"] = largest.masked_fill(~kept, -math.inf).amax(-1)
+        if self.is_self and sums.n_query == sums.n_key:
+            zero = sums.n_query - 1  # the offset of the query itself
+            found["diagonal"] = sums.by_offset[:, zero] / n
+            found["previous"] = sums.by_offset[:, zero - 1] / after_first[0, 0].sum()
+            found["future"] = sums.by_offset[:, zero + 1 :].sum(-1) / n
+        if self.valid_k is not None and not bool(self.valid_k.all()):
+            found["padding"] = sums.received[:, ~self.valid_k[0]].sum(-1) / n
+        spread, moved, apart = [], [], torch.zeros(len(kept), len(kept))
+        for rows in self.p.blocks:
+            scores, p = self.p.scores(rows), self.p.weights(rows)
+            spread.append(_spread(scores, scores > -math.inf))
+            flat = (p * kept[:, rows, None]).flatten(1)
+            apart += torch.cdist(flat, flat, p=1.0)
+            if before is not None:
+                moved.append((p - before.weights(rows)).abs().sum(-1) / 2)
+        found["score_spread"] = self.mean(torch.cat(spread, dim=-1)[None], permitted > 1)
+        if len(kept) > 1:
+            found["twin_distance"] = self.nearest(apart)
+        if moved:
+            found["moved"] = self.mean(torch.cat(moved, dim=-1)[None])
+        return found
 
 
-def _output_size(reading: Reading, path: str, z: Tensor | None, pattern: Tensor) -> Tensor | None:
+def _spread(
+    scores: Float[Tensor, "*head query key"], allowed: Bool[Tensor, "*head query key"]
+) -> Float[Tensor, "*head query"]:
+    """The standard deviation of each query's scores over the permitted keys."""
+    s, n = scores.float().masked_fill(~allowed, 0.0), allowed.sum(-1)
+    return (s.square().sum(-1) / n - (s.sum(-1) / n).square()).clamp(min=0).sqrt()
+
+
+def _output_size(reading: Reading, path: str, n_heads: int) -> Tensor | None:
     """Return ‖z W_O‖₂ of each head and query [batch, head, query] from Gram matrices, without forming vectors of d_model."""
+    z = reading.trace.activations.get(f"{path}.z")
     if z is None:
         return None
-    z, n_heads = z.float(), pattern.shape[1]
+    z = z.float()
     try:
         weight = reading.adapter.weights.projection(path).weight.to(z).unflatten(0, (n_heads, -1))
         gram = weight @ weight.transpose(-2, -1)  # [head, d_head, d_head]

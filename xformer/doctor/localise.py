@@ -31,11 +31,13 @@ MASKED = -1e9
 """Scores below this count as masked, whether by −∞ or by a large negative constant."""
 LEAK = 1e-6
 """The smallest attention weight on a forbidden key that counts."""
+LONG = 512
+"""A fault that shows in this number of first tokens is located there, as all patterns of a run are in memory."""
 
 
 def localise(context: CheckContext, pair: Pair) -> FaultLocation | None:
     """Return the location where the runs of a pair first differ; None if no activation differs."""
-    limit, pair = 1e2 * context.model.eps, with_other_length(pair)
+    limit, pair = 1e2 * context.model.eps, with_other_length(_first_tokens(context, pair))
     first, layers = watch_events(context.model, pair.first)
     second, _ = watch_events(pair.second_model or context.model, pair.second)
     aligned = _Aligned(pair, limit)
@@ -52,7 +54,9 @@ def localise(context: CheckContext, pair: Pair) -> FaultLocation | None:
 
 def first_not_finite(model: TokenModel, run: ModelCall) -> FaultLocation | None:
     """Return the location of the first NaN or infinity, other than masked scores (−∞ by design); None if there is none."""
-    events, layers = watch_events(model, run)
+    short = run.each(lambda value: value[:, :LONG])
+    is_short = run.read.shape[1] > LONG and not bool(model.logits(short).isfinite().all())
+    events, layers = watch_events(model, short if is_short else run)
     for index, event in enumerate(events):
         one = event.attention
         if one is not None:
@@ -63,6 +67,19 @@ def first_not_finite(model: TokenModel, run: ModelCall) -> FaultLocation | None:
         elif event.kind == "output" and not all(bool(value.isfinite().all()) for value in event.values):
             return FaultLocation(_name(event.path), _cause(model, events, index, layers), layers.of(event.chain))
     return None
+
+
+def _first_tokens(context: CheckContext, pair: Pair) -> Pair:
+    """Return a long pair with its first tokens alone, if both runs read as many tokens and differ there too."""
+    runs, n = (pair.first, pair.second), pair.first.read.shape[1]
+    is_aligned = pair.at_second is None and all(
+        run.read.shape[1] == n and run.target is None and not run.n_cached for run in runs
+    )
+    if n <= LONG or not is_aligned:
+        return pair
+    first, second = (run.each(lambda value: value[:, :LONG]) for run in runs)
+    short = replace(pair, first=first, second=second, at=[at for at in pair.at if at < LONG])
+    return short if short.at and context.apart(short) > context.limit else pair
 
 
 def with_other_length(pair: Pair) -> Pair:

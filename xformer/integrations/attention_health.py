@@ -31,7 +31,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from xformer.adapters.opening import ChangedLayoutError
-from xformer.analysis.attention_health import KEEP, Projections, attention_modules, gradient_norms, induction, measure
+from xformer.analysis.attention_health import (
+    KEEP,
+    LongPattern,
+    Patterns,
+    Projections,
+    attention_modules,
+    gradient_norms,
+    induction,
+    measure,
+)
 from xformer.checkpoints import Checkpoint, save
 from xformer.errors import ConfigError, EditError, InputError
 from xformer.files import snapshot_file
@@ -39,7 +48,6 @@ from xformer.formatting import check_index
 from xformer.integrations.health_alarms import Alarm, Measurement, Setting, TrainingHistory, raised, thresholds_of
 from xformer.integrations.health_archive import write_card
 from xformer.integrations.health_probe import (
-    allowed_cells,
     first_bad,
     first_change,
     gap_between_runs,
@@ -48,8 +56,10 @@ from xformer.integrations.health_probe import (
     looks_causal,
     losses_of,
     n_heads_of,
+    picture,
     prepared,
     process_rank,
+    read_long,
     reason_of,
     repeated,
     undisturbed,
@@ -64,7 +74,6 @@ from xformer.reading import Reading, read
 from xformer.tasks import Task
 from xformer.training.card import MAX_STEPS
 from xformer.training.run_store import RunStore
-from xformer.viz.packing import plane
 
 log = logging.getLogger("xformer.health")
 MAX_LOSSES = 20_000
@@ -79,7 +88,8 @@ class AttentionHealth:
 
     Args:
         probe: A small fixed batch: text or a list of texts (with a tokenizer), token ids [pos] or [batch, pos], or the model's
-            arguments by name. 64 tokens are enough.
+            arguments by name. 64 tokens are enough. Of one input of more than 1,024 tokens, the patterns are summed up instead
+            of kept, for models of Transformers whose attention function can be replaced.
         every: The number of steps between two probes. Step 0 is probed if `step` is called for it.
         out: A folder of runs, for example "checkpoints/runs". The training becomes a run there, which the app shows live. None
             keeps the record in memory.
@@ -152,7 +162,7 @@ class AttentionHealth:
         self._inputs: Any = None
         self._induction_inputs: Any = None
         self._keep: tuple[str, ...] = KEEP
-        self._patterns: dict[str, Tensor] = {}
+        self._patterns: Patterns = {}
         self._layers: dict[str, int] = {}
         self._stack = ""
         self._factors: dict[str, float] = {}
@@ -337,18 +347,18 @@ class AttentionHealth:
         return new
 
     def _measure(self, model: nn.Module, step: int, gradients: list[dict[str, float]]) -> None:
-        reading = self._read(model)
-        layers = {self._own(path): pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
+        reading, patterns = self._read(model)
+        layers = {self._own(path): pattern.shape[1] for path, pattern in patterns.items()}
         if layers != self._layers:
             if self._layers:
                 self._warn(
                     step, "has other layers or heads than before: the measures before and after are not compared."
                 )
                 self._keep, self._patterns = KEEP, {}
-                reading = self._read(model)
-            self._begin(model, reading)
-            self._layers = {self._own(path): pattern.shape[1] for path, pattern in reading.trace.patterns().items()}
-        found = measure(reading, self._patterns, self.valid)
+                reading, patterns = self._read(model)
+            self._begin(model, reading, patterns)
+            self._layers = {self._own(path): pattern.shape[1] for path, pattern in patterns.items()}
+        found = measure(reading, self._patterns, self.valid, patterns)
         if "*.q" in self._keep:
             self._factors = {self._own(path): measures["score_factor"] for path, measures in found.layers.items()}
             self._keep = tuple(glob for glob in self._keep if glob not in ("*.q", "*.k"))  # the factor is constant
@@ -361,18 +371,15 @@ class AttentionHealth:
         for at, norms in zip(found.layers, gradients or gradient_norms(self._modules), strict=False):
             found.layers[at].update(norms)
         masks = reading.trace.activations
-        planes = {
-            self._own(path): plane(one[0].numpy(force=True), allowed_cells(masks.get(f"{path}.mask"), one))
-            for path, one in found.patterns.items()
-        }
+        planes = {self._own(path): picture(one, masks.get(f"{path}.mask")) for path, one in patterns.items()}
         loss = own_loss = math.nan
         if self._setting is not None and self._setting.n_outputs:
-            stack = reading.layer_paths[-1].stack
+            stack = LayerPath.parse([*patterns][-1]).stack
             loss, own_loss = losses_of(reading.logits, reading.trace.read_by(stack), self._valid(reading))
         bad, note = first_bad(reading, self._valid(reading)) or ("", "")
         note, note_layer = note.replace(bad, self._own(bad)) if bad else "", self._layer_of(bad) if bad else None
-        leak = self._leak(model, reading)
-        del reading, masks  # frees the activations, the largest part of the memory, before another run
+        leak = self._leak(model, reading, patterns)
+        del reading, patterns, masks  # frees the activations, the largest part of the memory, before another run
         if self._induction_inputs is not None:
             with self._guarded(step, "could not be probed for induction"):
                 inputs = on_device(self._induction_inputs, model)
@@ -397,18 +404,22 @@ class AttentionHealth:
         modules = attention_modules(model, self._owners)
         self._modules = modules if len(modules) == len(self._layers) else []
 
-    def _leak(self, model: nn.Module, reading: Reading) -> tuple[str, str, float] | None:
+    def _leak(self, model: nn.Module, reading: Reading, patterns: Patterns) -> tuple[str, str, float] | None:
         """The layer and name of the first activation at earlier positions that later tokens change, and by which share."""
         if self._setting is None or not any(self._setting.is_causal.values()):
             return None
-        stack = reading.layer_paths[-1].stack
-        other = with_other_ending(reading)
+        *_, last = patterns
+        stack, other = LayerPath.parse(last).stack, with_other_ending(reading)
         if other is None:
             return None
-        kept = [name for name in ("*.resid_post",) if name in self._keep]
+        keep = [reading.adapter.output_name]
+        keep += ["*.resid_post"] if any(name.endswith(".resid_post") for name in reading.trace.activations) else []
         dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
         compare = lambda one, two: first_change(one, two, stack, self._valid(reading), 10 * torch.finfo(dtype).eps)  # noqa: E731
-        found = compare(reading.trace, reading.adapter.record(other, keep=(*kept, reading.adapter.output_name)))
+        run = reading.trace
+        if isinstance(patterns[last], LongPattern):  # sums are rounded in other places
+            run = reading.adapter.record(reading.example, keep=keep)
+        found = compare(run, reading.adapter.record(other, keep=keep))
         if found is None:
             return None
         with suppress(Exception):  # all activations may need too much memory; the kept ones then tell
@@ -431,11 +442,24 @@ class AttentionHealth:
             return ""
         return f"{block}.ffn" if what == "resid_post" else own[-1 if what == "resid_cross" else 0]
 
-    def _read(self, model: nn.Module) -> Reading:
+    def _read(self, model: nn.Module) -> tuple[Reading, Patterns]:
         """Read the probe. The first time, this determines which activations of `KEEP` the model has."""
-        if self._inputs is None:
-            self._inputs = prepared(self.probe, model, self.tokenizer)
+        self._inputs = prepared(self.probe, model, self.tokenizer) if self._inputs is None else self._inputs
         inputs = on_device(self._inputs, model)
+        for _ in range(2):
+            try:
+                if (long := read_long(model, inputs, self.valid)) is not None:
+                    return long
+                break
+            except ChangedLayoutError:  # the model calls other layers than when it was opened
+                cache_of(model).found = {}
+            except InputError:  # the reason is found below
+                break
+        reading = self._read_whole(model, inputs)
+        return reading, {path: pattern.float() for path, pattern in reading.trace.patterns().items()}
+
+    def _read_whole(self, model: nn.Module, inputs: Any) -> Reading:
+        """Read the probe with the whole patterns."""
         try:
             return read(model, inputs, keep=self._keep)
         except ChangedLayoutError:  # the model calls other layers than when it was opened
@@ -455,21 +479,22 @@ class AttentionHealth:
         self._keep = tuple(found)
         return read(model, inputs, keep=self._keep)
 
-    def _begin(self, model: nn.Module, reading: Reading) -> None:
+    def _begin(self, model: nn.Module, reading: Reading, patterns: Patterns) -> None:
         """Determine the properties of the model that the rules need, at the first probe, and start the run."""
         trace, config = reading.trace, getattr(model, "config", None)
-        sites = reading.layer_paths
+        sites = [LayerPath.parse(path) for path in patterns]
         own = [site for site in sites if not site.is_cross]
         last = own[-1].stack if own else "decoder"
         is_causal = self.causal
         if is_causal is None and (is_causal := is_declared_causal(model)) is None:
-            is_causal = looks_causal([site for site in own if site.stack == last], trace.activations)
+            is_causal = looks_causal([site for site in own if site.stack == last], patterns, trace.activations)
         is_renamed = is_causal and len({site.stack for site in sites}) == 1 and not isinstance(model, Transformer)
         self._stack = "decoder" if is_renamed else ""
         causal = {self._own(site.path): is_causal and site.stack == last for site in own}
-        d_head = {
-            self._own(site.path): trace[f"{site.path}.q"].shape[-1] for site in sites if f"{site.path}.q" in trace
+        queries = {path: one.kept.q for path, one in patterns.items() if isinstance(one, LongPattern)} or {
+            path: trace[f"{path}.q"] for path in patterns if f"{path}.q" in trace
         }
+        d_head = {self._own(path): q.shape[-1] for path, q in queries.items()}
         logits, ids = trace.activations.get("logits"), trace.read_by(last)
         is_text = any(causal.values()) and logits is not None and logits.shape[:2] == ids.shape
         n_outputs = logits.shape[-1] if is_text and logits is not None and int(ids.max()) < logits.shape[-1] else 0

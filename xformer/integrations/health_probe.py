@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,20 +21,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from xformer.adapters.attention_sums import SummedRun
 from xformer.adapters.huggingface import HuggingFaceModel
+from xformer.analysis.attention_health import KEEP_LONG, LongPattern, Patterns
 from xformer.doctor.token_model import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 from xformer.integrations.health_alarms import Measurement
 from xformer.layer_path import LayerPath
 from xformer.model import Transformer
+from xformer.pooling import block_max, block_size
 from xformer.program.module_state import preserve_state
 from xformer.program.record import tensors_in
-from xformer.reading import Reading
+from xformer.reading import Reading, adapter_of, plain_ids
 from xformer.tasks.batch import IGNORED
 from xformer.tasks.task import Example
-from xformer.trace import first_nan
+from xformer.trace import Trace, first_nan
+from xformer.viz.packing import SIDE, plane
 
+LONG = 1024
+"""The patterns of longer probes are never in memory where the model allows it; see `read_long`."""
 INDUCTION_LENGTH = 16
 """The length in tokens of the sequence that is repeated in the induction probe."""
 OWN_SCALE = ("relative_attention_num_buckets", "query_pre_attn_scalar", "attention_multiplier")
@@ -95,6 +102,44 @@ def gap_between_runs(model: nn.Module, inputs: Any) -> float:
         gaps = [float((a - b).abs().max()) for a, b in zip(one, two, strict=True) if a.is_floating_point()]
         return max(gaps, default=0.0)
     return 0.0
+
+
+def read_long(model: nn.Module, inputs: Any, valid: Tensor | None) -> tuple[Reading, dict[str, LongPattern]] | None:
+    """Read one long input, and sum up its attention in the same pass.
+
+    Returns:
+        The reading, without patterns, and the patterns. None if the input is short, a batch, or of two streams, or if the model
+        does not hand its queries and keys over.
+    """
+    given = inputs.values() if isinstance(inputs, Mapping) else (inputs,)
+    if max((one.shape[1] for one in given if isinstance(one, Tensor) and one.dim() > 1), default=0) <= LONG:
+        return None  # before the arguments are compared with the model's own call
+    adapter = adapter_of(model, inputs, None)
+    if not isinstance(adapter, HuggingFaceModel) or adapter.opened.backend != "attention_function":
+        return None
+    example = adapter.to_example(plain_ids(inputs))
+    if example.target is not None or len(example.input_ids) != 1 or example.input_ids.shape[1] <= LONG:
+        return None
+    valid = valid if example.valid is None else example.valid
+    keep = (*KEEP_LONG, adapter.output_name)
+    run = SummedRun(sys.maxsize, valid=None if valid is None else valid[0].cpu(), keep=keep)
+    adapter.sum_attention(example, run)
+    trace = Trace(None, example.input_ids, None, (), run.activations, example.valid, added=adapter.shape.added)
+    patterns = {path: LongPattern(sums, run.kept[path]) for path, sums in run.sums.items()}
+    return Reading(adapter, example, trace, False), patterns
+
+
+def picture(pattern: Tensor | LongPattern, mask: Tensor | None) -> np.ndarray:
+    """The pattern of the first input as codes [head, row, col]; see `xformer.viz.packing.plane`."""
+    if isinstance(pattern, LongPattern):
+        size, rows = block_size(pattern.shape[-1], SIDE), []
+        for block in pattern.blocks:
+            weights = pattern.weights(block).masked_fill(pattern.scores(block) == -math.inf, -math.inf)
+            rows.append(block_max(weights.numpy(), size, -1))
+        maxima = np.concatenate(rows, axis=1)  # [head, query, col]
+        return plane(maxima, maxima > -math.inf)
+    allowed = np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
+    return plane(pattern[0].numpy(force=True), allowed)
 
 
 def _is_stream(name: str) -> bool:
@@ -208,10 +253,16 @@ def first_change(
     return None
 
 
-def looks_causal(sites: Sequence[LayerPath], activations: Mapping[str, Tensor]) -> bool:
+def looks_causal(sites: Sequence[LayerPath], patterns: Patterns, activations: Mapping[str, Tensor]) -> bool:
     """Whether a layer permits far fewer later keys than earlier ones. The weights of some steps would not tell."""
     for site in sites:
-        pattern = activations[f"{site.path}.pattern"]
+        pattern = patterns[site.path]
+        if isinstance(pattern, LongPattern):
+            query, (begin, end) = torch.arange(pattern.shape[2]), pattern.sums.permitted.unbind(-1)
+            later, earlier = (n.clamp(min=0).sum() for n in (end - 1 - query, query - begin))
+            if bool(later < 0.5 * earlier):
+                return True
+            continue
         allowed = activations.get(f"{site.path}.mask")
         allowed = (pattern > 0 if allowed is None else allowed.expand(pattern.shape)).float()
         n = pattern.shape[-1]
@@ -270,11 +321,6 @@ def has_own_scale(config: Any) -> bool:
     """Whether a family has a score factor other than 1/√d_head."""
     is_set = any(getattr(config, setting, None) for setting in OWN_SCALE)
     return is_set or getattr(config, "model_type", "") == "gpt_neo" or not getattr(config, "scale_attn_weights", True)
-
-
-def allowed_cells(mask: Tensor | None, pattern: Tensor) -> np.ndarray:
-    """The allowed cells of the first input's mask [head, query, key]; all cells without a mask."""
-    return np.ones((1, 1, 1), dtype=bool) if mask is None else mask.expand(pattern.shape)[0].numpy(force=True)
 
 
 def reason_of(error: Exception) -> str:

@@ -110,7 +110,7 @@ def map_data(summary: AttentionSummary, *, layer: int, head: int) -> tuple[bytes
     counts = np.bincount(rows, minlength=sums.n_query)
     starts = np.concatenate([[0], np.cumsum(counts)]).astype("<u4")
     thumbnails, arrays = [], []
-    measured = head_sums(summary).set_index(["layer", "head"])
+    measured = head_sums(summary).set_index(["layer", "head"])["entropy"].to_dict()
     for at, site in enumerate(summary.attention):
         one = summary.sums[site.path]
         title = layer_title(site.path, is_encoder_decoder=summary.adapter.shape.is_encoder_decoder)
@@ -118,7 +118,7 @@ def map_data(summary: AttentionSummary, *, layer: int, head: int) -> tuple[bytes
             small = _thumbnail(one.block_max[number].numpy())
             thumbnails.append(
                 {"layer": at, "head": number, "title": f"{title} · {number + 1}", "shape": list(small.shape)}
-                | {"entropy": round(float(measured.loc[(site.path, number), "entropy"]), 3)}
+                | {"entropy": round(measured[site.path, number], 3)}
             )
             arrays.append(_codes(small, float(small.max(initial=0.0))))
     stacks = summary.adapter.shape.stacks_of(summary.attention[layer])

@@ -82,8 +82,9 @@ def causality_with_attention(context: CheckContext) -> Finding:
     remedy = "Check the branch that returns attention weights: it must apply the same mask as the other branch."
     found = context.compare(later_tokens(context, base), holds, broken, remedy)
     if found.verdict == "holds":
-        at = range(model.base.read.shape[1])
-        same = [Pair(model.base, base, at, title="requesting attention weights")]
+        short = model.base.with_read(model.base.read[:, :LONGEST])  # the model returns all of its patterns
+        at = range(short.read.shape[1])
+        same = [Pair(short, replace(short, with_attention=True), at, title="requesting attention weights")]
         broken = "Requesting attention weights changes the outputs {by}."
         remedy = "Check the branch that returns attention weights: it must give the same outputs as the other branch."
         found = context.compare(same, holds, broken, remedy)

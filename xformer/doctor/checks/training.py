@@ -80,7 +80,7 @@ def gradients(context: CheckContext) -> Finding:
     holds = Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
     if not wrong and (not silent or model.is_transformers):
         return holds
-    layers = Layers(model.module, [one.path for one in watch(model, model.base)])
+    layers = Layers(model.module, [one.path for one in watch(model, model.shortened(16))])
     inside = [name for name in silent if layers.of_path(name) is not None]
     if not wrong and inside:
         words = f"{count(len(inside), 'parameter')} of the layers {'gets' if len(inside) == 1 else 'get'} no gradient"
