@@ -182,6 +182,21 @@ def test_a_model_whose_weights_are_on_one_side_looks_causal(back: int, ahead: in
     assert TokenModel.of(Banded(back, ahead), ids).looks_causal == is_causal
 
 
+class Leaking(Banded):
+    """Causal, but for its first query, which attends everywhere."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x, at = self.embed(ids), torch.arange(ids.shape[1])
+        scores = (x @ x.mT).masked_fill((at > at[:, None]) & (at[:, None] > 0), -torch.inf)
+        return self.out(x + scores.softmax(dim=-1) @ x)
+
+
+@pytest.mark.parametrize("n", [13, 200])
+def test_a_model_with_a_leaking_row_looks_causal(n: int) -> None:
+    ids = torch.randint(0, 19, (1, n), generator=torch.Generator().manual_seed(0))
+    assert TokenModel.of(Leaking(1, 0), ids).looks_causal
+
+
 class Translator(nn.Module):
     """An encoder-decoder whose arguments have the names of hand-written models, with angles as complex numbers."""
 

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.any_module import StreamOrder
-from xformer.adapters.attention_sums import SummedRun
 from xformer.adapters.huggingface_opening import (
     check_arguments,
     example_inputs,
@@ -59,6 +58,8 @@ ARGUMENTS = {
 """The arguments that checks use, and their common names; the first name that `forward` takes is used."""
 TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
 """Masks that are true at padding (torch.nn.Transformer); the others are 1 at tokens."""
+ENOUGH = 64
+"""The number of tokens of which the patterns show whether a model is causal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -483,13 +484,14 @@ class TokenModel:
             return True
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
 
-        named, run = self.arguments(self.base), SummedRun(kept_bytes=0)
+        named = self.arguments(self.shortened(ENOUGH))
         try:
-            AnyModule.open(self.module, named).opened.run_with_sums(named, run)
+            run = AnyModule.open(self.module, named).opened.run(named)
         except Exception:  # its attention cannot be captured; a module may raise anything
             return False
-        squares = [sums.by_offset for sums in run.sums.values() if sums.n_query == sums.n_key > 2]
-        return any(share < 0.5 for by_offset in squares for share in _shares_beside(by_offset))  # or the wrong half
+        patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
+        squares = [pattern for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2]
+        return any(_share_ahead(one) < 0.5 for pattern in squares for one in (pattern, pattern.mT))  # or the wrong half
 
     @torch.no_grad()
     def _has_triangle(self) -> bool:
@@ -533,11 +535,10 @@ def _lengths(value: Tensor) -> tuple[int, ...]:
     return tuple(value.shape) if is_square or not value.is_floating_point() else tuple(value.shape[:-1])
 
 
-def _shares_beside(by_offset: Float[Tensor, "head offset"]) -> tuple[float, float]:
-    """Return the fractions of the earlier and of the later offsets that get attention."""
-    zero = by_offset.shape[1] // 2
-    before, ahead = by_offset[:, :zero], by_offset[:, zero + 1 :]
-    return float((before > 0).float().mean()), float((ahead > 0).float().mean())
+def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
+    """Return the fraction of the cells above the diagonal that get attention."""
+    ahead = torch.ones(pattern.shape[-2:]).triu(1).bool()
+    return float((pattern[..., ahead] > 0).float().mean())
 
 
 def _is_triangle(buffer: Tensor, diagonal: int = 0) -> bool:
