@@ -235,3 +235,13 @@ def test_arguments_may_be_lists_and_arrays(name: str) -> None:
     for as_given in (Tensor.tolist, Tensor.numpy, lambda one: one[0].tolist(), lambda one: one[0].numpy()):
         inputs = {"input_ids": as_given(IDS), "attention_mask": as_given(mask), "token_type_ids": 0 * IDS}
         assert torch.equal(xformer.read(model(name), inputs).logits, wanted)
+
+
+def test_what_a_processor_gives_besides_is_left_to_the_model() -> None:
+    from transformers import BatchEncoding
+
+    given = BatchEncoding({"input_ids": IDS, "special_tokens_mask": 0 * IDS})
+    wanted = xformer.read(model("Llama"), {"input_ids": IDS}).logits
+    assert torch.equal(xformer.read(model("Llama"), given).logits, wanted)
+    with pytest.raises(InputError, match="no argument special_tokens_mask"):
+        xformer.read(model("Llama"), dict(given))

@@ -334,7 +334,8 @@ def _written(model: HuggingFaceInputs, stream: Int[Tensor, "1 pos"], start: int)
 def _of_arguments(model: HuggingFaceInputs, given: Mapping[str, Any]) -> Example:
     """Build an example from named arguments of the model's forward pass."""
     arguments = arguments_of(copied(given))
-    _check_arguments(model, arguments)
+    _check_main(model, arguments)
+    check_arguments(model.opened.module, given, model.name)
     own_call = dict(arguments)
     ids, target = arguments.pop("input_ids", None), arguments.pop("decoder_input_ids", None)
     is_numbered = False
@@ -429,15 +430,13 @@ def _places(model: HuggingFaceInputs, pixels: Tensor) -> Int[Tensor, "batch pos"
     return torch.arange(n)[None].expand(len(pixels), -1)
 
 
-def _check_arguments(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` if an argument is unknown, or the main one is missing."""
+def _check_main(model: HuggingFaceInputs, arguments: Mapping[str, Any]) -> None:
+    """Raise `InputError` if the main argument is missing."""
     takes = inspect.signature(model.opened.module.forward).parameters
     main = main_input(model.opened.module)
     wanted = [name for name in [main] + ["pixel_values"] * (model.output == "similarity") if name in takes]
     instead = {"input_ids": "inputs_embeds", "input_features": "input_values"}.get(main)
     missing = [name for name in wanted if name not in arguments and instead not in arguments]
-    if not missing:
-        check_arguments(model.opened.module, arguments, model.name)
     if missing:
         got = ", ".join(str(name)[:40] for name in list(arguments)[:6]) or "nothing"
         raise InputError(f"{model.name} needs {' and '.join(wanted)} by name, got {got}.")

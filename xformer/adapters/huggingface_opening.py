@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -99,26 +100,28 @@ ORDINARY = {*TOKENS, *MASKS, "token_type_ids", "labels"}
 """Arguments that need no comparison with the model's own call, as they are those with which models are opened."""
 
 
-def check_arguments(model: nn.Module, names: Iterable[Any], title: str) -> None:
-    """Refuse an argument that the model would drop, such as a misspelt one.
+def check_arguments(model: nn.Module, given: Mapping[Any, Any], title: str) -> None:
+    """Refuse an argument that the model would drop, such as a misspelt one, unless a tokenizer or processor gave them.
 
     Args:
         model: A model of Transformers.
-        names: The names of the arguments.
+        given: The arguments.
         title: The name of the model in the message.
 
     Raises:
         InputError: Neither the model nor a part of it takes one of the arguments.
     """
+    if isinstance(given, UserDict):  # as BatchEncoding, with entries for other models of the family
+        return
     takes = inspect.signature(model.forward).parameters
-    known = {*takes}
+    known = {*takes, *SELECTS}
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):  # they go to the parts of the model
         from transformers.utils.generic import TransformersKwargs
 
         parts = {type(part) for part in model.modules()}
         known |= {name for part in parts for name in inspect.signature(part.forward).parameters}
         known |= {*TransformersKwargs.__annotations__, *ORDINARY, "use_cache"}
-    for name in map(str, names):
+    for name in map(str, given):
         if name not in known:
             raise InputError(f"{title} has no argument {name:.40}; {similar_names(name, sorted(known))}")
 

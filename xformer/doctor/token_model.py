@@ -172,7 +172,7 @@ class TokenModel:
         if isinstance(inputs, Mapping):
             named = dict(inputs)
             if hasattr(model, "main_input_name"):
-                check_arguments(model, named, type(model).__name__)
+                check_arguments(model, inputs, type(model).__name__)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
         n_tokens = _n_tokens(model)
         tokens = _arbitrary(model, n_tokens) if inputs is None else _as_rows(inputs)
