@@ -59,7 +59,7 @@ def compare(n_tokens: int, n_layers: int) -> dict[str, float]:
     xformer.attention_summary(model, ids[:, :64])  # opens the model
     summaries = []
     with torch.no_grad():
-        plain, plain_peak = measured(lambda: model(ids, logits_to_keep=1))
+        plain, plain_peak = measured(lambda: model(ids, logits_to_keep=1, use_cache=False))
     ours, our_peak = measured(lambda: summaries.append(xformer.attention_summary(model, ids)))
     rows, _ = measured(lambda: summaries[0].weights(0, head=1, queries=slice(n_tokens - 100, n_tokens)))
     return {

@@ -149,8 +149,11 @@ class OpenedModel:
 
     def run_with_sums(self, inputs: Inputs, sums: SummedRun) -> None:
         """Run once, and give each attention to `sums`; without `keep`, the output is computed at the last position only."""
-        if not sums.keep and "logits_to_keep" in inspect.signature(self.module.forward).parameters:
+        takes = inspect.signature(self.module.forward).parameters
+        if not sums.keep and "logits_to_keep" in takes:
             inputs = {**inputs, "logits_to_keep": 1}  # all logits of a long text take more memory than the model
+        if "use_cache" in takes:
+            inputs = {"use_cache": False, **inputs}  # as do the keys and values of all layers
 
         def once() -> None:
             tape = Tape((), sums.keep, fused=True) if self.backend == "attention_function" else SumsTape(sums)
