@@ -27,6 +27,7 @@ from xformer import notebook_html
 from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.adapter import ADDED, AdapterDefaults, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
+from xformer.adapters.any_module import AnyModule
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
@@ -434,7 +435,8 @@ def read(
         >>> reading["encoder.0.attn.pattern"].shape
         torch.Size([1, 4, 4, 4])
     """
-    plain = plain_ids(inputs)
+    has_own = isinstance(model, AnyModule) and inputs is None  # those with which it was opened
+    plain = None if has_own else plain_ids(inputs)
     adapter = adapter_of(model, inputs, tokenizer)
     first, example, run = prepare_inputs(adapter, plain, edits)
     keep = own_names(keep, adapter.shape)
