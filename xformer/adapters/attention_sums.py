@@ -227,8 +227,9 @@ class _Pass:
         self.block_sum, self.block_max = (zeros(-(-self.n_query // block), width // block) for _ in range(2))
         self.between = None if self.of_group is None else zeros(self.of_group.shape[1], self.of_group.shape[1])
         self.stored = {at: zeros(width) for at in {*queries, self.n_query - 1} if at < self.n_query}
-        self.n_permitted: list[Tensor] = []
-        self.permitted: list[Tensor] = []
+        # Not a list of parts: each would lie between two ever larger blocks of memory, which could not be used again.
+        self.n_permitted = torch.zeros((0, self.n_query), dtype=torch.int64)
+        self.permitted = torch.zeros((self.n_query, 2), dtype=torch.int64)
         # Memory for all blocks: scores, and their exponentials with n zeros before the first row and after each.
         self._scores = q.new_empty(self.n_heads * n * width, dtype=torch.float32)
         self._exponentials = q.new_zeros(n + self.n_heads * n * (width + n), dtype=torch.float32)
@@ -238,8 +239,9 @@ class _Pass:
         for begin in range(0, self.n_query, self.n_rows):
             end = min(begin + self.n_rows, self.n_query)
             span = Span.of(MaskRows.of(self.terms, begin, end, self.n_key, self.q.device), begin, self.block)
-            self.n_permitted.append(span.n_permitted)
-            self.permitted.append(span.permitted)
+            if begin == 0:
+                self.n_permitted = self.n_permitted.new_zeros((len(span.n_permitted), self.n_query))
+            self.n_permitted[:, span.queries], self.permitted[span.queries] = span.n_permitted, span.permitted
             self._add(span)
 
     def _add(self, span: Span) -> None:
@@ -333,8 +335,8 @@ class _Pass:
             by_offset=self.by_offset[:, :n_offsets].cpu(),
             block_sum=self.block_sum.cpu(),
             block_max=self.block_max.cpu(),
-            n_permitted=torch.cat(self.n_permitted, dim=-1),
-            permitted=torch.cat(self.permitted),
+            n_permitted=self.n_permitted,
+            permitted=self.permitted,
             counted=self.counted.cpu(),
             between=None if self.between is None else self.between.cpu(),
             rows={at: row[:, : self.n_key].cpu() for at, row in self.stored.items()},
