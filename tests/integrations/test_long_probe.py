@@ -12,22 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.adapters.families import GROUPED, SPECIAL, tiny_model
+from tests.adapters.families import tiny_model
+from tests.test_long_inputs import LONG, MODELS
 from xformer.integrations import AttentionHealth, health_probe
 
 N = 150
-LONG = {**GROUPED, "max_position_embeddings": 256}
-PLAIN = {name: value for name, value in LONG.items() if name != "num_key_value_heads"}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Llama (grouped queries)": ("LlamaForCausalLM", LONG),
-    "Gemma 2 (softcap, window)": ("Gemma2ForCausalLM", {**LONG, "head_dim": 8, "sliding_window": 50}),
-    "GPT-OSS (sinks, window)": (
-        "GptOssForCausalLM",
-        {**LONG, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 50},
-    ),
-    "BLOOM (ALiBi)": ("BloomForCausalLM", {"vocab_size": 97, "hidden_size": 24, "n_layer": 2, "n_head": 6, **SPECIAL}),
-    "BERT (all keys)": ("BertForMaskedLM", PLAIN),
-}  # fmt: skip
+PROBED = [
+    "Llama (grouped queries)", "Gemma 2 (softcap, window)", "GPT-OSS (sinks, window)", "BLOOM (ALiBi)", "BERT (all keys)"
+]  # fmt: skip
 
 
 def ids() -> Tensor:
@@ -69,7 +61,7 @@ def check(whole: AttentionHealth, long: AttentionHealth) -> None:
 
 @pytest.mark.parametrize(
     ("family", "attention"),
-    [*((one, "eager") for one in MODELS), ("Llama (grouped queries)", "sdpa"), ("BERT (all keys)", "sdpa")],
+    [*((one, "eager") for one in PROBED), ("Llama (grouped queries)", "sdpa"), ("BERT (all keys)", "sdpa")],
 )
 def test_a_long_probe_gives_the_measures_of_whole_patterns(
     family: str, attention: str, monkeypatch: pytest.MonkeyPatch
