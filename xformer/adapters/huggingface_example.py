@@ -25,6 +25,7 @@ from xformer.adapters.huggingface_opening import (
     OutputKind,
     arguments_of,
     check_arguments,
+    check_mask_shape,
     main_input,
     n_inputs_of,
     n_target_tokens_of,
@@ -385,9 +386,7 @@ def _padding(arguments: Inputs, name: str, stream: Int[Tensor, "batch pos"]) -> 
     mask = arguments.get(name)
     if not isinstance(mask, Tensor) or mask.dim() != 2:
         return None
-    covers = mask.shape[1] if arguments.get("past_key_values") is None else min(mask.shape[1], stream.shape[1])
-    if (len(mask), covers) != tuple(stream.shape):
-        raise InputError(f"{name} has an entry for each token, {list(stream.shape)}, got {list(mask.shape)}.")
+    check_mask_shape(name, mask, stream, has_cache=arguments.get("past_key_values") is not None)
     valid = mask.cpu().bool()
     if mask.shape == stream.shape and bool((mask.cpu() == valid).all()):
         del arguments[name]

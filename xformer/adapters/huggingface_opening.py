@@ -126,6 +126,13 @@ def check_arguments(model: nn.Module, given: Mapping[Any, Any], title: str) -> N
             raise InputError(f"{title} has no argument {name:.40}; {similar_names(name, sorted(known))}")
 
 
+def check_mask_shape(name: str, mask: Tensor, tokens: Tensor, *, has_cache: bool = False) -> None:
+    """Refuse a mask [batch, pos] of another shape than its tokens; with a cache, it may also cover what is cached."""
+    n = min(mask.shape[1], tokens.shape[1]) if has_cache else mask.shape[1]
+    if (len(mask), n) != tuple(tokens.shape):
+        raise InputError(f"{name} has an entry for each token, {list(tokens.shape)}, got {list(mask.shape)}.")
+
+
 def _names_of_example(model: nn.Module) -> frozenset[str]:
     """The streams of an invented example; none if the model does not run on one."""
     try:

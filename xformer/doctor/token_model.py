@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from xformer.adapters.any_module import StreamOrder
 from xformer.adapters.huggingface_opening import (
     check_arguments,
+    check_mask_shape,
     example_inputs,
     is_causal_class,
     is_encoder_decoder,
@@ -181,9 +182,8 @@ class TokenModel:
         if tokens.is_floating_point():
             raise InputError("The checks need a model that reads token ids [batch, pos], and these are not integers.")
         for name in named.keys() & {*ARGUMENTS["valid"]}:
-            if isinstance(named[name], Tensor) and named[name].dim() == 2 and named[name].shape != tokens.shape:
-                shapes = f"{list(tokens.shape)}, got {list(named[name].shape)}"
-                raise InputError(f"{name} has an entry for each token, {shapes}.")
+            if isinstance(named[name], Tensor) and named[name].dim() == 2:
+                check_mask_shape(name, named[name], tokens)
         target = named.pop(next((name for name in ARGUMENTS["target"] if name in named), ""), None)
         if target is None and _is_pair(model):
             target = _arbitrary(model, n_tokens, seed=1)
