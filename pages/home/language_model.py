@@ -15,7 +15,7 @@ from pages.compute.call import picture_call
 from pages.compute.picture import footer, shown, toolbar
 from pages.controls import embed
 from pages.home.panels import sample_panel
-from pages.state.session import choose_model
+from pages.state.session import choose_model, part
 from pages.state.view import View
 from xformer import viz
 from xformer.decoding import Sampling
@@ -64,7 +64,7 @@ def model_switch(model: str) -> None:
 
 def next_token_panel(view: View) -> None:
     """Draw the likeliest next tokens at a temperature, and buttons that add one to the text or write on."""
-    st.fragment(_next_token)(view)
+    part(_next_token, view)
 
 
 def _next_token(view: View) -> None:
@@ -79,10 +79,9 @@ def _next_token(view: View) -> None:
             q = sampling.distribution(run.logits[0, run.open_output].detach().double().cpu())  # [vocab]
             st.session_state["input"] = view.input.decode([*run.ids(), sampling.choose(q, generator)])
 
-        if st.button(
+        st.button(
             "Add a token", icon=":material/casino:", key="next_add", on_click=add, help="Draws one of these tokens."
-        ):
-            st.rerun()
+        )
     call = picture_call(viz.next_tokens, run, temperature=temperature, **before)
     shown(view, call, "next_tokens")
     footer(view, "next_tokens", [call])

@@ -10,7 +10,7 @@ from pages.compute.call import picture_call
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, panel, shown
 from pages.controls.widgets import choose
-from pages.home.language_model import model_switch, next_token_panel, recorded_scene
+from pages.home.language_model import next_token_panel, recorded_scene
 from pages.home.panels import (
     answer_panel,
     class_panel,
@@ -23,7 +23,7 @@ from pages.home.panels import (
     training_panel,
 )
 from pages.home.zoom import zoom_panel
-from pages.state.session import View, open_sidebar
+from pages.state.session import View, open_sidebar, part
 from pages.state.view import prediction_panel
 from xformer import viz
 from xformer.counting import n_parameters, parameters_by_part
@@ -37,12 +37,7 @@ LEARNED = 0.5
 
 def page() -> None:
     view = open_sidebar("See a transformer think", "Where does my input go?", recorded_scene).view()
-
-    def title() -> None:
-        model_switch(view.model)
-        st.markdown(f"**{view.input.instruction}**{_has_it_learned(view)}", width="content")
-
-    panel(zoom_panel, view, title)
+    part(zoom_panel, view, f"**{view.input.instruction}**{_has_it_learned(view)}")
     answer = st.container()
     left_out = {"wrong"} if not view.shape.image else set()
     left_out |= {"training", "numbers"} if view.task is None else set()

@@ -24,6 +24,7 @@ from pages.compute.picture import footer, heading, shown
 from pages.controls.text import caption, escape_markdown
 from pages.controls.widgets import SHARE, choose, choose_unlinked
 from pages.state.inputs import lane_of, right_places, show_image, test_predictions
+from pages.state.session import part
 from pages.state.view import View, editing
 from xformer import ModelConfig, Transformer, analysis, record, viz
 from xformer.analysis.images import misclassified
@@ -89,7 +90,7 @@ def continuation_panel(view: View) -> None:
     prediction_strip([_typed_lane(view), *lanes], key="prediction")
     unit = view.input.unit
     caption(f"Greedy decoding: the likeliest {unit} each time; a bar is its probability. There is no right answer.")
-    st.fragment(sample_panel)(view)
+    part(sample_panel, view)
 
 
 def sample_panel(view: View, temperature: float | None = None) -> None:

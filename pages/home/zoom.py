@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,8 +16,9 @@ from pages.compute.picture import footer, html, live_menu, menu, toolbar
 from pages.controls import embed
 from pages.controls.text import escape_markdown
 from pages.controls.widgets import warn_unknown
+from pages.home.language_model import model_switch
 from pages.state import screens
-from pages.state.link import address, set_parameter, take_parameter
+from pages.state.link import address, is_just_opened, set_parameter, take_parameter
 from pages.state.view import View, editing
 from xformer import viz
 from xformer.reading import Reading
@@ -30,15 +30,16 @@ _KEY = "zoom"
 _IS_IN = "zoomed"
 
 
-def zoom_panel(view: View, title: Callable[[], None]) -> None:
-    """Draw the run as a scene below `title`, one of its heads, or one cell of it, whichever the visitor has opened."""
+def zoom_panel(view: View, title: str) -> None:
+    """Draw the run as a scene below `title` (Markdown), a head or a cell of it, whichever the visitor has opened."""
     run = view.changed() or view.original()
     _follow_the_link(run)
     layers = pattern_layers(run) if st.session_state.get(_IS_IN) else []
     chosen = attention_choice(_KEY, layers) if layers else None
     with toolbar():
         if chosen is None:
-            title()
+            model_switch(view.model)
+            st.markdown(title, width="content")
         else:
             _breadcrumbs(chosen, layers[chosen.layer])
     with embed.picture():
@@ -48,8 +49,7 @@ def zoom_panel(view: View, title: Callable[[], None]) -> None:
             _head(view, run, layers, chosen)
         else:
             steps_panel(view, run, layers[chosen.layer], chosen, has_charts=False)
-    if chosen is not None:
-        set_parameter(_KEY, str(chosen))
+    set_parameter(_KEY, "" if chosen is None else str(chosen))
 
 
 def _head(view: View, run: Reading, layers: list[AnyLayer], chosen: Selection) -> None:
@@ -71,9 +71,9 @@ def _leave() -> None:
 
 
 def _follow_the_link(run: Reading) -> None:
-    """Open the head or the cell of the link; close a head that this model does not have."""
+    """Open the head or the cell of the link, or the scene; close a head that this model does not have."""
     heads = [run.adapter.shape.heads[site.path] for site in run.layer_paths]
-    if st.session_state.get("zoom_heads") != heads:
+    if st.session_state.get("zoom_heads") != heads or is_just_opened():
         _leave()
     st.session_state["zoom_heads"] = heads
     if (wanted := take_parameter(_KEY)) is None:

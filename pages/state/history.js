@@ -1,5 +1,6 @@
-// Keeps one entry per screen in the browser's history, so that a single Back leaves the screen. Streamlit adds an entry for each
-// change of the address; here only a change of screen after a click or a key press adds one. Two cases need care:
+// Keeps one entry per screen and per level of Home's zoom in the browser's history, so that a single Back leaves it. Streamlit
+// adds an entry for each change of the address; here only a change of these after a click or a key press adds one. Two cases
+// need care:
 // - After two quick Backs, Streamlit sends the address of the screen in between once more. An entry for it would cut off Forward.
 // - On a busy machine the parameters of the next screen may arrive before its path, and overwrite the entry of the previous
 //   screen. That entry's address is then restored.
@@ -13,13 +14,14 @@ if (!window.xformerHistory) {
   addEventListener("popstate", () => { byHand = false; before = location.href; }, true);
   for (const what of ["pointerdown", "keydown", "click"]) addEventListener(what, () => { byHand = true; }, true);
   history.pushState = (state, title, address) => {
-    const next = new URL(address, location.href);
-    if (next.pathname === location.pathname || !byHand) {
+    const next = new URL(address, location.href), now = new URL(location.href);
+    const isSame = next.pathname === now.pathname && next.searchParams.get("zoom") === now.searchParams.get("zoom");
+    if (isSame || !byHand) {
       before = location.href;
       history.replaceState(state, title, address);
       return;
     }
-    if (next.search && next.search === location.search) history.replaceState(history.state, title, before);
+    if (next.search && next.search === now.search) history.replaceState(history.state, title, before);
     push(state, title, address);
     before = location.href;
     // On a phone the sheet with the navigation covers the new screen, so close it.

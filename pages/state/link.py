@@ -69,7 +69,7 @@ def finish() -> None:
         return
     link.pending, link.settled = {}, link.screen
     if link.shared is not None:
-        _write(link)
+        _write(link, link.shared | link.chosen | link.shared)
 
 
 def wait() -> None:
@@ -79,7 +79,8 @@ def wait() -> None:
 
 def begin_part() -> None:
     """Call before a fragment with all widgets of its screen: drop their values, so that removed widgets leave the link."""
-    _link().chosen = {}
+    link = _link()
+    link.chosen, link.shared = {}, None
 
 
 def take_parameter(name: str) -> str | None:
@@ -92,21 +93,26 @@ def pending_parameter(name: str) -> str | None:
     return _link().pending.get(name)
 
 
+def is_just_opened() -> bool:
+    """Whether the screen has not run to completion since its link was read: a parameter that is missing has its default."""
+    link = _link()
+    return link.settled != link.screen
+
+
 def share(link: Mapping[str, str]) -> None:
     """Put these parameters, and those of the widgets, into the address bar."""
     ours = _link()
     ours.shared = dict(link)
     if not ours.is_running:
-        _write(ours)
+        _write(ours, ours.shared | ours.chosen | ours.shared)
 
 
 def set_parameter(name: str, value: str) -> None:
-    """Record a widget's value for the link."""
+    """Record a widget's value for the link; "" leaves it out."""
     link = _link()
     link.chosen[name] = value
-    if not link.is_running and st.query_params.get(name, value) != value:  # a fragment that shares nothing else
-        st.query_params[name] = value
-        link.written = {**link.written, name: value}
+    if not link.is_running and link.shared is not None:  # a fragment that shares nothing else
+        _write(link, link.written | {name: value})
 
 
 def address() -> Callable[[], list[str]]:
@@ -131,14 +137,12 @@ def keep_widget_value(key: str) -> None:
 
     Streamlit treats a widget with the same key on another screen as a new one, which would start with its default.
     """
-    link = _link()
-    if link.settled != link.screen and key in st.session_state:
+    if is_just_opened() and key in st.session_state:
         st.session_state[key] = st.session_state[key]
 
 
-def _write(link: _Link) -> None:
-    shown = dict(link.shared or {})
-    shown |= {name: value for name, value in link.chosen.items() if name not in shown}
+def _write(link: _Link, parameters: Mapping[str, str]) -> None:
+    shown = {name: value for name, value in parameters.items() if value or name not in link.chosen}
     if not (st.query_params.to_dict() == shown == link.written):
         st.query_params.from_dict(shown)
         link.written = shown

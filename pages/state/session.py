@@ -171,6 +171,19 @@ class Opened:
         publish()
 
 
+def part(draw: Callable[..., None], view: View, *arguments: Any) -> None:
+    """Draw a part of a screen as a fragment: its widgets rerun only the part, or the screen if they change the view."""
+    st.fragment(_part)(last_selection(), draw, view, *arguments)
+
+
+def _part(drawn_for: ScreenSelection | None, draw: Callable[..., None], view: View, *arguments: Any) -> None:
+    if drawn_for != last_selection() or models.usable(view.model):
+        st.rerun()
+    picture.begin()
+    panel(draw, view, *arguments)
+    publish()
+
+
 def sidebar_selection() -> tuple[object, ...]:
     """Return the session values that select the model and the input."""
     return tuple(st.session_state.get(name) for name in ("model", "model_step", "input"))

@@ -92,11 +92,11 @@ def test_tokens_of_the_scene_can_be_edited_and_its_heads_and_their_cells_enlarge
     expect(page.locator(".st-key-input input")).to_have_value("19 9 2 11")
     click_in_scene(scene, "head 1. Click")
     expect(page.locator(".st-key-zoom .head .name")).to_have_text(re.compile(r"layer \d · head 1"))
-    page.wait_for_url(re.compile(r"zoom=\d\.1&"))
+    page.wait_for_url(re.compile(r"zoom=\d\.1(&|$)"))
     matrix = page.locator(".st-key-zoom .pane.matrix .base").first
     matrix.click(position={"x": 150, "y": 150})
     expect(page.locator(".st-key-steps .says")).to_have_text(re.compile(r"^S\["))
-    page.wait_for_url(re.compile(r"zoom=\d\.1\.\d-\d&"))
+    page.wait_for_url(re.compile(r"zoom=\d\.1\.\d-\d(&|$)"))
     quiet(page)
     page.keyboard.press("Escape")
     expect(page.locator(".st-key-zoom .head .name")).to_be_visible()
@@ -108,6 +108,13 @@ def test_tokens_of_the_scene_can_be_edited_and_its_heads_and_their_cells_enlarge
     scene.locator("canvas").press("Enter")  # the keyboard does what the mouse does
     expect(page.locator(".st-key-zoom .head .name")).to_have_text("layer 1 · head 1")
     expect(page.locator("body > canvas")).to_have_count(0)  # what grew has landed
+    page.wait_for_url(re.compile(r"zoom=1\.1(&|$)"))
+    quiet(page)
+    page.go_back()  # each level is an entry in the history
+    expect(scene.locator(".play")).to_be_visible()
+    assert "zoom" not in page.url
+    page.go_forward()
+    expect(page.locator(".st-key-zoom .head .name")).to_have_text("layer 1 · head 1")
     assert visitor.problems == []
 
 

@@ -131,8 +131,8 @@ export class Animation {
 
   fit() {
     this.fitted = this.size();
+    if (!this.data || !this.root.clientWidth) return; // hidden or removed
     const width = Math.max(this.least, this.root.clientWidth);
-    if (!this.data || !width) return;
     this.place = this.layOut(this.data, width);
     this.canvas.style.height = `${this.place.height}px`;
     this.density = density(this.root);

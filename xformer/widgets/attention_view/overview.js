@@ -10,12 +10,16 @@ import { shareOf } from "./patterns.js";
 /** @typedef {import("./layout.js").Thumb} Thumb */
 
 /** @param {State} state @param {Parts} parts */
-export function drawGrid(state, parts) {
-  const { theme, patterns } = state, g = (state.grid = gridOf(state, pen(parts.grid.base)));
+export function placeGrid(state, parts) {
+  const g = (state.grid = gridOf(state, pen(parts.grid.base)));
   parts.body.classList.toggle("beside", g.beside);
   parts.body.classList.toggle("deep", g.deep);
-  parts.grid.resize(g.width, g.height, theme.dpr);
-  const at = parts.grid.clear(parts.grid.base);
+  parts.grid.resize(g.width, g.height, state.theme.dpr);
+}
+
+/** @param {State} state @param {Parts} parts */
+export function drawGrid(state, parts) {
+  const { theme, patterns, grid: g } = state, at = parts.grid.clear(parts.grid.base);
   at.textBaseline = "middle";
   for (let head = 0; head < g.columns; head++) { // one hue per head
     const x = g.titles + head * (g.side + g.gap) + 2, label = g.side >= 62 ? state.headName(head) : String(head + patterns.firstHead);

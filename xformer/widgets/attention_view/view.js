@@ -10,7 +10,7 @@
 import { element } from "../shared.js";
 import { drawArcs, drawFlow, drawMatrix, fillHeads, focusArcs, focusAt, focusMatrix } from "./detail.js";
 import { layOut } from "./layout.js";
-import { drawGrid, drawLegends, drawTitle, fillStrips, focusGrid, focusStrips, revealChips, revealThumb, thumbAt } from "./overview.js";
+import { drawGrid, drawLegends, drawTitle, fillStrips, focusGrid, focusStrips, placeGrid, revealChips, revealThumb, thumbAt } from "./overview.js";
 import { buildParts } from "./parts.js";
 import { ExactHead, Original, Patterns } from "./patterns.js";
 import { readoutOf } from "./readout.js";
@@ -36,6 +36,7 @@ export class AttentionView {
   spoken = "";                                                                // the readout, for screen readers
   asked = -Infinity;
   frame = 0;
+  thumbnails = 0;                                                             // the frame that will draw them
   /** @type {ReturnType<typeof setTimeout> | undefined} */ timer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */ fitting;          // waits until what is above the view is in place
   isLaidOut = false;                                                          // before, a drawing would not have its size
@@ -62,6 +63,7 @@ export class AttentionView {
     clearTimeout(this.timer);
     clearTimeout(this.fitting);
     cancelAnimationFrame(this.frame);
+    cancelAnimationFrame(this.thumbnails);
     this.parts.root.remove();
   }
 
@@ -95,8 +97,12 @@ export class AttentionView {
     if (!state.width) return; // hidden; the observer calls again
     if (themeKey(root) !== state.theme?.key) state.theme = themeOf(root, state.patterns);
     root.style.setProperty("--av-mark", state.theme.mark);
-    drawGrid(state, parts);
+    placeGrid(state, parts);
     this.drawHead();
+    this.thumbnails ||= requestAnimationFrame(() => { // hundreds of heads would make a long frame with the enlarged one
+      this.thumbnails = 0;
+      drawGrid(state, parts);
+    });
   }
 
   drawHead() { // the enlarged head
