@@ -207,7 +207,8 @@ def _heatmap(
     texts = [_number(*cell, signed=low < 0) for cell in zip(frame["weight"], frame["allowed"], strict=True)]
     base = alt.Chart(frame.assign(shown=texts, cell_colour=cell_colours(scale["range"], *ends))).encode(across, down)
     cells = base.mark_rect(invalid=None).encode(colour, tooltip=tip)
-    return layered(cells, *numbers(base, "shown:N", size=10), title=title, **size)
+    room = size["width"] / len(keys) / NUMBER_WIDTH
+    return layered(cells, *numbers(base, "shown:N", size=min(10 * room, 14)), title=title, **size)
 
 
 NUMBER_WIDTH = 28
