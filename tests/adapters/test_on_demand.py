@@ -9,10 +9,10 @@ import torch
 import xformer
 from tests.adapters.families import FAMILIES
 from tests.adapters.test_huggingface import tokenizer
-from xformer.adapters import huggingface
+from xformer.adapters import attention, huggingface
 from xformer.adapters.attention import MaskLimits, Terms
 from xformer.adapters.huggingface import HuggingFaceModel
-from xformer.adapters.on_demand import OnDemand, ReducedMask, attend_and_reduce, reduced
+from xformer.adapters.on_demand import OnDemand, ReducedMask, attend_and_reduce, blocks, reduced
 from xformer.tape import SILENT, Tape
 from xformer.viz.packing import thumbnail_of
 
@@ -48,7 +48,8 @@ def test_a_thumbnail_cell_is_the_largest_weight_with_and_without_the_first_key()
     pattern = torch.rand(1, 3, 13, 13, generator=torch.Generator().manual_seed(0)).tril()
     pattern[..., 0] = 5
     mask = torch.ones(1, 1, 13, 13, dtype=torch.bool).tril().expand(1, 3, 13, 13)
-    kept = reduced({"pattern": pattern, "z": torch.ones(1, 3, 13, 4)}, ReducedMask.of(mask, 5), 5).thumbnail
+    size = (3, 3)
+    kept = reduced(*blocks(pattern[0], size), torch.ones(3, 13, 4), ReducedMask.of(mask, size), 13).thumbnail
     of_all = thumbnail_of(pattern[0].numpy(), mask[0].numpy(), 5)
     for one, other in zip((kept.planes, kept.rest), (of_all.planes, of_all.rest), strict=True):
         np.testing.assert_allclose(one.astype(int), other.astype(int), rtol=0, atol=1)
@@ -63,17 +64,32 @@ def test_the_memory_estimate_is_close_to_the_recorded_size(family: str, words: i
     assert 0.75 < model.recording_bytes(example) / model.record(example).n_bytes < 1.4
 
 
-@pytest.mark.parametrize("added", [1, 4])
-def test_heads_one_by_one_give_what_all_heads_give_together(added: int) -> None:
+CAUSAL = torch.ones(13, 13).tril().bool()
+MASKS = {
+    "causal": CAUSAL,
+    "window": CAUSAL & ~CAUSAL.roll(4, 0).tril(-4),
+    "padding at the start": CAUSAL & (torch.arange(13) > 3),  # the first queries have no permitted key
+    "full": torch.ones(13, 13).bool(),
+    "padding at the end": torch.arange(13)[None] < 9,
+}
+
+
+@pytest.mark.parametrize("allowed", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize(("most", "biases"), [(5, 0), (5, 1), (4, 4), (13, 1)])
+def test_parts_of_a_pattern_give_what_the_whole_gives(
+    allowed: torch.Tensor, most: int, biases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "QUERIES", 3)
     draw = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(1, heads, 13, 6, generator=draw) for heads in (4, 2, 2))
     v[:, 1] = 0  # heads 2 and 3 add nothing
-    mask = torch.zeros(1, added, 13, 13).masked_fill(torch.ones(13, 13).triu(1).bool(), torch.finfo(torch.float32).min)
-    mask[:, -1, 5] -= 1.0
+    mask = torch.zeros(1, max(1, biases), *allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
+    if biases:
+        mask = torch.where(allowed, mask + torch.randn(mask.shape, generator=draw), mask)
     terms = Terms(0.5, added=mask)
     limits = MaskLimits.of(terms, 13, 13, q.device)
-    z, names, apart = attend_and_reduce(q, k, v, terms, limits, SILENT, 5)
-    z_together, names_together, together = attend_and_reduce(q, k, v, terms, limits, Tape(keep=()).at(""), 5)
+    z, names, apart = attend_and_reduce(q, k, v, terms, limits, SILENT, most)
+    z_together, names_together, together = attend_and_reduce(q, k, v, terms, limits, Tape(keep=()).at(""), most)
     assert torch.allclose(z, z_together, rtol=0, atol=1e-6)
     assert names == names_together
     assert (apart.shape, apart.ablated, apart.is_masked) == (together.shape, together.ablated, together.is_masked)
@@ -84,3 +100,12 @@ def test_heads_one_by_one_give_what_all_heads_give_together(added: int) -> None:
         atol = 1 if one.dtype == np.uint8 else 1e-6  # a code may be rounded to its neighbour
         np.testing.assert_allclose(one.astype(float), two.astype(float), rtol=1e-5, atol=atol, err_msg=name)
         assert one.shape == two.shape
+
+
+def test_a_query_is_computed_with_the_keys_that_it_may_attend_to() -> None:
+    n = 1100
+    distance = torch.arange(n)[:, None] - torch.arange(n)
+    terms = Terms(1.0, allowed=(distance >= 0) & (distance < 100))
+    parts = list(MaskLimits.of(terms, n, n, torch.device("cpu")).parts((10, 10)))
+    assert [(q.start, q.stop) for q, _, _ in parts] == [(0, 250), (250, 500), (500, 750), (750, 1000), (1000, 1100)]
+    assert [(k.start, k.stop) for _, k, _ in parts] == [(0, 250), (150, 500), (400, 750), (650, 1000), (900, 1100)]

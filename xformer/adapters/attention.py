@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,11 @@ from torch import Tensor
 from xformer.program.heads import HeadLayout
 from xformer.tape import SILENT, AnyTape
 
+T = TypeVar("T")
 FORBIDDEN = -1e4
 """The threshold in an additive mask: masked cells hold the lowest number of the dtype, far below; position biases lie above."""
+QUERIES = 256
+"""The number of queries that are computed at once where their keys are not all of them."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class MaskLimits:
     """The additive mask. In a row without an allowed key it determines the result of the softmax: uniform weights if it holds
     the lowest number of its dtype, NaN if it holds −∞.
     """
+    _made: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, terms: Terms, n_query: int, n_key: int, device: torch.device) -> MaskLimits:
@@ -80,6 +84,31 @@ class MaskLimits:
         while allowed.dim() < 4:
             allowed = allowed[None]
         return cls(allowed, own, *_forbidden_and_empty(allowed), bias, terms.added)
+
+    def cached(self, key: object, make: Callable[[], T]) -> T:
+        """What `make` returned the first time for this key, as several layers need the same of their mask."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def parts(self, size: tuple[int, int]) -> Iterator[tuple[slice, slice, MaskLimits]]:
+        """A few queries at a time, and the keys that any of them may attend to, both in whole blocks of `size` cells."""
+        n_query, n_key = self.own.shape
+        if self.empty is not None:  # its weights depend on all keys
+            yield slice(0, n_query), slice(0, n_key), self
+            return
+        allowed = self.allowed.expand(*self.allowed.shape[:-2], n_query, n_key)
+        bias = None if self.bias is None else self.bias.expand(*self.bias.shape[:-2], n_query, n_key)
+        (tall, wide) = size
+        step = tall * max(1, QUERIES // tall)
+        for begin in range(0, n_query, step):
+            queries = slice(begin, min(begin + step, n_query))
+            found = allowed[..., queries, :].flatten(0, -2).any(dim=0).nonzero()
+            left, right = int(found[0]) // wide * wide, -(-(int(found[-1]) + 1) // wide) * wide
+            keys = slice(left, min(right, n_key))
+            cut = allowed[..., queries, keys]
+            rest = None if bias is None else bias[..., queries, keys]
+            yield queries, keys, MaskLimits(cut, self.own[queries, keys], *_forbidden_and_empty(cut), rest)
 
     def under(self, tape: AnyTape, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
         """Return forbidden cells and empty queries after edits. Causality passes separately, so that an edit can lift it."""

@@ -16,14 +16,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, UInt8
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor
-from torch.nn import functional
 
 from xformer.adapters.attention import MaskLimits, Terms, attend
 from xformer.edits import Edit
@@ -73,22 +72,39 @@ def attend_and_reduce(
 ) -> tuple[Float[Tensor, "1 head query d_value"], list[str], Reduced]:
     """z, the names of the activations, and the pattern reduced to planes of at most `most` cells a side.
 
-    Without edits, heads are computed one by one where they share all terms: the memory of one is used again for the next.
+    Without edits, and where heads share all terms, the heads of one group are computed for a few queries at a time and the keys
+    that any of them may attend to: the memory of one part is used again for the next.
     """
+    (n_heads, n_query), (n_groups, n_key) = q.shape[1:3], k.shape[1:3]
+    size = -(-n_query // most), -(-n_key // most)
     masks = (limits.forbidden, limits.empty, limits.bias, limits.added)
     is_shared = all(one is None or one.dim() < 3 or one.shape[-3] == 1 for one in masks)
-    spy = SpyTape(tape)
     if tape is not SILENT or not is_shared or terms.bias is not None or terms.sinks is not None:
-        z, _ = attend(q, k, v, terms, spy, limits)
-        return z, spy.names, reduced(spy.seen, ReducedMask.of(spy.seen["mask"], most), most)
-    n_heads, n_groups, zs, parts, mask = q.shape[1], k.shape[1], [], [], None
-    for head in range(n_heads):
-        spy, group = SpyTape(tape), head * n_groups // n_heads
-        given = q[:, head, None], k[:, group, None], v[:, group, None]
-        zs.append(attend(*given, terms, spy, limits)[0])
-        mask = ReducedMask.of(spy.seen["mask"], most) if mask is None else mask
-        parts.append(reduced(spy.seen, mask, most))
-    return torch.cat(zs, dim=1), spy.names, joined(parts)
+        spy = SpyTape(tape)
+        z, pattern = attend(q, k, v, terms, spy, limits)
+        return z, spy.names, reduced(*blocks(pattern[0], size), z[0], ReducedMask.of(spy.mask, size), n_key)
+    z, parts = (
+        v.new_empty(1, n_heads, n_query, v.shape[-1]),
+        limits.cached(("parts", size), lambda: list(limits.parts(size))),
+    )
+    high = q.new_zeros((n_heads, -(-n_query // size[0]), -(-n_key // size[1])), dtype=torch.float32)
+    column = torch.zeros_like(high[:, :, 0])
+    per = n_heads // n_groups
+    for group in range(n_groups):
+        heads = slice(group * per, (group + 1) * per)
+        for queries, keys, part in parts:
+            given = q[:, heads, queries], k[:, group, None, keys], v[:, group, None, keys]
+            z[:, heads, queries], pattern = attend(*given, terms, SILENT, part)
+            rows, cols = (
+                slice(one.start // side, -(-one.stop // side)) for one, side in zip((queries, keys), size, strict=True)
+            )
+            high[heads, rows, cols], of_column = blocks(pattern[0], size)
+            if keys.start == 0:
+                column[heads, rows] = of_column
+    of_all = limits.allowed.expand(1, n_heads, n_query, n_key)
+    mask = limits.cached(("mask", size), lambda: ReducedMask.of(of_all, size))
+    names = ["q", "k", "v", *(["causal"] if n_query == n_key else []), "mask", "scores", "pattern", "z"]
+    return z, names, reduced(high, column, z[0], mask, n_key)
 
 
 class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
@@ -101,18 +117,19 @@ class Calls(dict[tuple[str, int], tuple[tuple[Any, ...], dict[str, Any]]]):
 
 
 class SpyTape(TapeAt):
-    """A tape that records the names of one attention's activations, and keeps its mask, pattern and z for the reduction."""
+    """A tape that records the names of one attention's activations, and keeps its mask."""
+
+    mask: Tensor
 
     def __init__(self, tape: AnyTape) -> None:
         self._inner = tape
         self.names: list[str] = []
-        self.seen: dict[str, Tensor] = {}
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         value = self._inner(name, value)
         self.names.append(name)
-        if name in ("mask", "pattern", "z"):
-            self.seen[name] = value
+        if name == "mask":
+            self.mask = value
         return value
 
 
@@ -267,51 +284,42 @@ class ReducedMask:
     is_masked: bool
 
     @classmethod
-    def of(cls, mask: Bool[Tensor, "1 head query key"], most: int) -> ReducedMask:
-        """Reduce the mask of one input to at most `most` cells a side."""
-        mask = mask[0]
-        mask = (mask[:1] if mask.stride(0) == 0 else mask).float()
-        tall, wide = (-(-cells // most) for cells in mask.shape[1:])
-        allowed = _largest(mask, tall, wide) > 0
-        column = torch.zeros_like(allowed[:, :, 0])
-        if wide > 1:
-            column = _largest(mask[:, :, 1:wide], tall, wide - 1)[:, :, 0] > 0
-        return cls(allowed, column, not bool(mask.all()))
+    def of(cls, mask: Bool[Tensor, "1 head query key"], size: tuple[int, int]) -> ReducedMask:
+        """Reduce the mask of one input to blocks of `size` cells."""
+        mask = mask[0, :1] if mask.stride(1) == 0 else mask[0]
+        allowed, column = blocks(mask, size)
+        return cls(allowed > 0, column > 0, not bool(mask.all()))
 
 
-def reduced(seen: dict[str, Tensor], mask: ReducedMask, most: int) -> Reduced:
-    """Reduce the pattern and z of one layer to planes of at most `most` cells a side."""
-    pattern = seen["pattern"][0].float()  # [head, query, key]
-    tall, wide = (-(-cells // most) for cells in pattern.shape[1:])
-    high = _largest(pattern, tall, wide)  # [head, row, col]
+def blocks(
+    cells: Shaped[Tensor, "head query key"], size: tuple[int, int]
+) -> tuple[Float[Tensor, "head row col"], Float[Tensor, "head row"]]:
+    """The largest cell of each block of `size` cells, and of those in the first column without the first key, else 0."""
+    cells, (tall, wide) = cells.float(), size
+    high = _largest(cells, tall, wide)
+    column = _largest(cells[:, :, 1:wide], tall, wide - 1)[:, :, 0] if wide > 1 else torch.zeros_like(high[:, :, 0])
+    return high, column
+
+
+def reduced(
+    high: Float[Tensor, "head row col"],
+    column: Float[Tensor, "head row"],
+    z: Float[Tensor, "head query d_value"],
+    mask: ReducedMask,
+    n_key: int,
+) -> Reduced:
+    """Reduce one layer to codes of its `blocks`."""
     allowed, column_allowed = mask.allowed.expand(high.shape), mask.column.expand(high.shape[:2])
-    column = torch.zeros_like(high[:, :, 0])  # [head, row]
-    if wide > 1:
-        column = _largest(pattern[:, :, 1:wide], tall, wide - 1)[:, :, 0]
     weights = torch.where(allowed & high.isfinite(), high, 0.0)
     peaks = weights.amax(dim=(1, 2))  # [head]
     rest = torch.where(column_allowed & column.isfinite(), column, 0.0).amax(dim=1)
     if weights.shape[2] > 1:
         rest = torch.maximum(rest, weights[:, :, 1:].amax(dim=(1, 2)))
-    size = seen["z"][0].float().norm(dim=-1).mean(dim=-1).tolist()
+    size = z.float().norm(dim=-1).mean(dim=-1).tolist()
     planes, first = _codes(high, allowed, peaks[:, None, None]), _codes(column, column_allowed, peaks[:, None])
     thumbnail = Thumbnail(planes, peaks.numpy(force=True), first, rest.numpy(force=True))
     ablated = tuple(head for head, one in enumerate(size) if one == 0 and peaks[head] > 0)
-    return Reduced(tuple(pattern.shape), thumbnail, tuple(size), ablated, mask.is_masked)
-
-
-def joined(parts: Sequence[Reduced]) -> Reduced:
-    """The reduced form of all heads of a layer, from parts of them."""
-    if len(parts) == 1:
-        return parts[0]
-    small = [one.thumbnail for one in parts]
-    names = ("planes", "peaks", "rest", "rest_peaks")
-    thumbnail = Thumbnail(*(np.concatenate([getattr(one, name) for one in small]) for name in names))
-    starts = accumulate((one.shape[0] for one in parts), initial=0)
-    ablated = tuple(start + head for start, one in zip(starts, parts, strict=False) for head in one.ablated)
-    shape = (len(thumbnail.peaks), *parts[0].shape[1:])
-    z_size = tuple(size for one in parts for size in one.z_size)
-    return Reduced(shape, thumbnail, z_size, ablated, any(one.is_masked for one in parts))
+    return Reduced((*z.shape[:2], n_key), thumbnail, tuple(size), ablated, mask.is_masked)
 
 
 def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray, "..."]:
@@ -323,7 +331,10 @@ def _codes(weights: Tensor, allowed: Tensor, peaks: Tensor) -> UInt8[np.ndarray,
 
 def _largest(x: Tensor, tall: int, wide: int) -> Tensor:
     """The maximum of each block of [head, query, key]; blocks at the end may be smaller."""
-    return functional.max_pool2d(x, (tall, wide), ceil_mode=True)
+    missing = -x.shape[1] % tall, -x.shape[2] % wide
+    if any(missing):
+        x = F.pad(x, (0, missing[1], 0, missing[0]), value=-math.inf)
+    return x.unflatten(2, (-1, wide)).unflatten(1, (-1, tall)).amax(2).amax(-1)
 
 
 def lengths(example: Example) -> tuple[int, int]:
