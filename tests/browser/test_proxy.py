@@ -115,10 +115,15 @@ def test_screens_websockets_and_rooms_work_behind_a_proxy(behind: str, guests: V
     lecturer = guests(behind, "")
     sockets: list[str] = []
     lecturer.page.on("websocket", lambda one: sockets.append(one.url))
+    scripts: list[str | None] = []
+    lecturer.page.on(
+        "response", lambda one: scripts.append(one.headers.get("content-encoding")) if one.url.endswith(".js") else None
+    )
     lecturer.open("/")
     expect(lecturer.page.locator(".st-key-scene canvas").first).to_be_visible()
     stream = f"{behind.replace('https', 'wss')}/_stcore/stream"
     assert sockets[:1] == [stream]
+    assert {"gzip", "zstd"} & set(scripts)
 
     lecturer.page.locator('[data-testid="stTopNavLink"][href$="/attention"]').first.click()
     lecturer.page.wait_for_url(re.compile(re.escape(behind) + r"/attention\?"), timeout=PATIENCE)
