@@ -46,7 +46,7 @@ floors:
 
 # Read attention modules of x-transformers, vit-pytorch, timm and torchtune, grade a notebook with nbgrader and Otter-Grader, and
 # report a training to wandb, Trackio, TensorBoard and MLflow, in .venv-packages: four minutes.
-packages: .venv/app
+packages: .venv/test
 	$(BIN)/python -m tests.packages
 
 # Build the documentation site in build/site, and check all of its links. No network is needed once .venv is complete.
