@@ -32,7 +32,7 @@ PINNED = (
     "opentelemetry-sdk==1.45.2", "opentelemetry-proto==1.45.2",
     "opentelemetry-semantic-conventions==0.66b2", "orjson==3.13.0", "pyasn1-modules==0.4.2", "python-dotenv==1.2.4",
     "smmap==5.0.3", "sqlparse==0.6.1", "werkzeug==3.1.9", "zipp==4.1.2",
-    "marimo==0.25.2", "loro==1.17.1", "msgspec==0.23.0", "pymdown-extensions==11.0.2", "tomlkit==0.15.2",
+    "marimo==0.25.2", "markdown==3.11.3", "loro==1.17.1", "msgspec==0.23.0", "pymdown-extensions==11.0.2", "tomlkit==0.15.2",
 )  # fmt: skip
 """The packages, and what their modules import."""
 
