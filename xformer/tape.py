@@ -42,17 +42,22 @@ class Tape:
     """Record the activations of one forward pass, and apply edits to them.
 
     `keep` is a sequence of globs; only matching activations are kept (all of them by default). With `fused`, a part of the
-    model in which nothing is kept or edited gets no tape and takes its fused path.
+    model in which nothing is kept or edited gets no tape and takes its fused path. With `copies`, what is kept stays as it was
+    if the model later changes its tensor in place, as in `h += attention(h)`.
     """
 
     recording = True
 
-    def __init__(self, edits: Iterable[Edit] = (), keep: Sequence[str] = ("*",), *, fused: bool = False) -> None:
+    def __init__(
+        self, edits: Iterable[Edit] = (), keep: Sequence[str] = ("*",), *, fused: bool = False, copies: bool = False
+    ) -> None:
         self.activations: dict[str, Tensor] = {}
         self.names: list[str] = []
         self._edits = tuple(edits)
         self._keep = tuple(keep)
         self._fused = fused
+        self._copies = copies
+        self._made: dict[tuple[int, torch.Size, tuple[int, ...]], Tensor] = {}
         self._fired: set[int] = set()
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
@@ -69,8 +74,17 @@ class Tape:
                 value = edited
                 self._fired.add(index)
         if any(fnmatchcase(name, glob) for glob in self._keep):
-            self.activations[name] = value
+            self.activations[name] = self._copy(value) if self._copies else value
         return value
+
+    def _copy(self, value: Tensor) -> Tensor:
+        """A copy, the same one for a tensor with several names."""
+        if value.requires_grad or 0 in value.stride():  # an expanded tensor cannot be changed in place
+            return value
+        at = value.data_ptr(), value.shape, value.stride()
+        if at not in self._made or not torch.equal(self._made[at], value):
+            self._made[at] = value.clone()
+        return self._made[at]
 
     def at(self, path: str) -> AnyTape:
         """Return the tape for a part of the model: its names are prefixed with `path`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from xformer.adapters.attention import Terms, attend
+from xformer.adapters.attention import Terms, attend, permitted
 from xformer.tape import SILENT
 
 
@@ -19,3 +19,21 @@ def test_a_query_without_an_allowed_key_has_the_pattern_of_the_additive_mask() -
     torch.testing.assert_close(pattern, (q @ k.mT * 0.3 + added).softmax(dim=-1))
     torch.testing.assert_close(z, F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=0.3))
     assert pattern[1, :, :2].sum(dim=-1).allclose(torch.ones(3, 2, dtype=torch.float64))
+
+
+def test_a_key_is_forbidden_below_a_gap_and_not_by_distance() -> None:
+    draw = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(4, 300, 300, generator=draw)
+    causal = torch.ones(300, 300).tril().bool().expand_as(scores)
+    for low in (-100.0, -1e3, -1e4, torch.finfo(torch.float32).min, -torch.inf):
+        assert torch.equal(permitted(scores.masked_fill(~causal, low)), causal), low
+    assert torch.equal(permitted(scores - 1e4 * (~causal).float()), causal)
+    assert torch.equal(permitted(scores.masked_fill(~causal, -1e3).mT, axis=-2), causal.mT)
+    assert permitted(scores).all()
+
+    distance = (torch.arange(300)[:, None] - torch.arange(300)).clamp(min=0)
+    biased = (
+        scores - distance * torch.tensor([0.5, 0.25, 1.0, 2.0])[:, None, None]
+    )  # weights of 0 beyond 40 to 160 keys
+    assert torch.equal(permitted(biased.masked_fill(~causal, -torch.inf)), causal)
+    assert not permitted(torch.full((1, 2, 3), -1e4)).any()  # a query without any permitted key

@@ -39,7 +39,14 @@ from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
 from xformer.model_shape import ModelShape
 from xformer.program.inputs import Call, ModuleInputs, accepted, call_module, named_inputs, runs, text_without_batch
-from xformer.program.module_state import cached, copied, detect_randomness, on_device, preserve_state
+from xformer.program.module_state import (
+    cached,
+    copied,
+    detect_randomness,
+    draws_random_numbers,
+    on_device,
+    preserve_state,
+)
 from xformer.program.plan import NO_PLAN, AttentionPlan
 from xformer.tasks.task import Example
 from xformer.trace import Trace
@@ -79,7 +86,12 @@ class AnyModule(ExternalAdapter):
         named = copied(named_inputs(inputs))
         called = tuple((name, value.dim() if isinstance(value, Tensor) else None) for name, value in named.items())
 
-        order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
+        random_state = torch.get_rng_state()
+        try:
+            order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
+        finally:
+            if draws_random_numbers(module):
+                torch.set_rng_state(random_state)
         text = text_without_batch(named)
         read = order.batch_first(named) if text is None else named | {text: named[text][None]}
         return cls(OpenedModel(module, **parts), shape, verification, name, read, named)

@@ -109,11 +109,7 @@ def _tap_output(run: ActiveRun, taps: list[Tap], args: tuple[Any, ...], output: 
     """Pass a module's first output through the tape, then the stream to which that output, times a factor, is added."""
     factor = next((tap.factor for tap in taps if tap.factor != 1.0), 1.0)
     first = output if isinstance(output, Tensor) else output[0]
-    added = first
-    if factor != 1.0:
-        added = first * factor
-    elif any(tap.is_changed_later for tap in taps):
-        added = first.clone()
+    added = first if factor == 1.0 else first * factor
     changed = _apply_tape(run, [tap for tap in taps if tap.side == "out"], added)
     for tap in taps:
         if tap.side == "adds":

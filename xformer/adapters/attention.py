@@ -24,10 +24,29 @@ from xformer.program.heads import HeadLayout
 from xformer.tape import SILENT, AnyTape
 
 T = TypeVar("T")
-FORBIDDEN = -1e4
-"""The threshold in an additive mask: masked cells hold the lowest number of the dtype, far below; position biases lie above."""
+FORBIDDEN = -5e3
+"""The threshold in an additive mask: masked cells hold −10,000 or less; position biases lie above."""
 QUERIES = 256
 """The number of queries that are computed at once where their keys are not all of them."""
+
+
+UNDERFLOW = 80.0
+"""Scores this far below the largest of their row get a weight of 0 in float32, also without a mask."""
+
+
+def permitted(scores: Float[Tensor, "*batch query key"], axis: int = -1) -> Bool[Tensor, "*batch query key"]:
+    """The keys that are permitted to each query, from an additive mask, or from scores to which one was added or written.
+
+    Forbidden are scores below any of a model, and those below a gap of their row that leaves them no weight: models also mask
+    with −1,000 or −100, whatever they add it to. A bias by distance declines without a gap. `axis` is that of the softmax.
+    """
+    allowed = scores > FORBIDDEN
+    far = scores < scores.amax(dim=axis, keepdim=True) - UNDERFLOW
+    if not bool((far & allowed).any()):
+        return allowed
+    highest_far = scores.masked_fill(~far, -math.inf).amax(dim=axis, keepdim=True)
+    gap = scores.masked_fill(far, math.inf).amin(dim=axis, keepdim=True) - highest_far
+    return allowed & ~(far & (gap > UNDERFLOW / 2))
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,7 @@ class MaskLimits:
         if terms.allowed is not None:
             allowed = terms.allowed
         elif terms.added is not None:
-            allowed = terms.added > FORBIDDEN
+            allowed = permitted(terms.added)
             rest = terms.added.masked_fill(~allowed, 0.0)
             bias = rest if bool(rest.any()) else None
         while allowed.dim() < 4:

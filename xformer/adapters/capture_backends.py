@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.attention import (
-    FORBIDDEN,
+    UNDERFLOW,
     MaskLimits,
     Terms,
     attend,
@@ -24,6 +24,7 @@ from xformer.adapters.attention import (
     kernel_arguments,
     multi_head_arguments,
     multi_head_attention,
+    permitted,
 )
 from xformer.adapters.mask_rows import LazyMask
 from xformer.adapters.module_map import ModuleMap
@@ -162,10 +163,6 @@ def _cut(added: Any, key: Tensor) -> Any:
     return added[..., : key.shape[-2]] if isinstance(added, Tensor) else added
 
 
-UNDERFLOW = 80.0
-"""Scores this far below the largest of their row get a weight of 0 in float32, also without a mask."""
-
-
 class PlannedAttention(Watcher):
     """Captures attention in models that call no registered function: `torch.nn`'s and hand-written ones.
 
@@ -241,12 +238,12 @@ class PlannedAttention(Watcher):
 
     def _scores(self, layer: int, number: int, scores: Tensor) -> Tensor:
         piece = self._plan.layers[layer][number]
-        allowed = scores > FORBIDDEN  # the mask itself is gone; only its effect on the scores remains
+        axis = -1 if piece.normalised == "key" else -2
         self._begin(layer, number, *scores.shape[-2:])
         if piece.is_masked_later:
-            axis = -1 if piece.normalised == "key" else -2
             self._low[layer, number] = scores < scores.amax(dim=axis, keepdim=True) - UNDERFLOW
         else:
+            allowed = permitted(scores, axis)  # the mask itself is gone; only its effect on the scores remains
             wanted = self._passed(layer, number, "mask", allowed)
             self._saw(layer, allowed)
             if wanted is not allowed:
@@ -289,7 +286,7 @@ class PlannedAttention(Watcher):
             is_boolean = mask is not None and mask.dtype == torch.bool
             terms = Terms(scale, *((None, mask) if is_boolean else (mask, None)), is_safe=is_safe)
             if mask is not None and n_query == n_key:
-                terms = replace(terms, is_causal=not sees_later(mask if is_boolean else mask > FORBIDDEN))
+                terms = replace(terms, is_causal=not sees_later(mask if is_boolean else permitted(mask)))
             limits = MaskLimits.of(terms, n_query, n_key, query.device)
             self._begin(layer, number, n_query, n_key)
             self._saw(layer, limits.allowed)
@@ -423,5 +420,5 @@ def is_pattern(one: Any) -> bool:
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False
     total = one.detach().float().sum(dim=-1)
-    is_normalised = torch.isclose(total, torch.ones(()), atol=1e-3) | (total == 0)
+    is_normalised = ((total - 1).abs() < 1e-3) | (total == 0)
     return bool((one >= 0).all() and is_normalised.all() and total.any())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -229,7 +229,7 @@ def _stream_taps(block: ModuleCall, at: str) -> list[Tap]:
 
 def _output(layer: Sublayer, path: str) -> Tap:
     """The tap of the output that a sublayer adds to the stream."""
-    return replace(Tap.at(layer.adds, "out", f"{path}.out", layer.factor), is_changed_later=layer.adds.is_changed_later)
+    return Tap.at(layer.adds, "out", f"{path}.out", layer.factor)
 
 
 def _name_projection(layout: ModuleMap, seen: ProbeRun, path: str, layer: Sublayer, inside: Tensor, after: int) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from xformer.adapters.attention import FORBIDDEN, Terms
+from xformer.adapters.attention import Terms, permitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class MaskRows:
             allowed = _first(terms.allowed)[:, begin:end, :n_key]
         elif terms.added is not None:
             rows = _first(terms.added)[:, begin:end, :n_key]
-            allowed = rows > FORBIDDEN
+            allowed = permitted(rows)
             rest = rows.masked_fill(~allowed, 0.0)
             added = rest if bool(rest.any()) else None
         elif terms.is_causal:

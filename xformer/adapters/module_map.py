@@ -98,8 +98,6 @@ class Tap:
     name: str
     factor: float = 1.0
     """The factor applied to the output before it is added to the stream."""
-    is_changed_later: bool = False
-    """Whether a later module overwrites the output in place, so that a copy is kept."""
 
     @classmethod
     def at(cls, call: ModuleCall, side: Side, name: str, factor: float = 1.0) -> Tap:

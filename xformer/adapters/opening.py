@@ -119,7 +119,7 @@ class OpenedModel:
         """Run under `edits` and keep the activations that match `keep`. Raises `EditError` if a name matches nothing."""
         if self.backend == "returned_weights" and edits:
             raise EditError(READ_ONLY)
-        tape = Tape(edits, keep, fused=True)
+        tape = Tape(edits, keep, fused=True, copies=True)
         with graph_of(edits):
             self._once(inputs, self._new_run(tape, n_batch))
         tape.check_all_fired(lambda everything: self._once(inputs, self._new_run(everything, n_batch)))
@@ -135,7 +135,7 @@ class OpenedModel:
 
         Patterns are never kept, only planes of at most `most` cells a side for each.
         """
-        tape, later, calls = Tape(edits, keep, fused=True), {}, Calls()
+        tape, later, calls = Tape(edits, keep, fused=True, copies=True), {}, Calls()
         with torch.no_grad():
             run = ActiveRun(tape, self.layout.paths, later=later, most=most, on_call=calls.keep)
             self._once(inputs, run)

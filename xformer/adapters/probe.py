@@ -47,11 +47,6 @@ class ModuleCall:
     outputs: tuple[Tensor, ...] = ()
 
     @property
-    def is_changed_later(self) -> bool:
-        """Whether a later module modified the output in place."""
-        return not torch.equal(self.output, self.outputs[0])
-
-    @property
     def is_leaf(self) -> bool:
         return next(self.module.children(), None) is None
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from xformer.adapters.attention import FORBIDDEN, for_each_head, kernel_arguments
+from xformer.adapters.attention import for_each_head, kernel_arguments, permitted
 from xformer.adapters.module_map import Chain, Layers
 from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.model import Transformer
@@ -166,7 +166,7 @@ def read_layer(heads: Sequence[FoundAttention]) -> Watched | None:
     is_key = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
     is_key[keys] = True
     scores, sinks, softmax = scores[..., is_key], scores[..., ~is_key], softmax[..., is_key]
-    allowed = (scores > FORBIDDEN) & (pattern != 0) if first.is_masked_later else scores > FORBIDDEN
+    allowed = permitted(scores) & (pattern != 0) if first.is_masked_later else permitted(scores)
     path, is_kernel = path_of(heads), first.kernel is not None
     added, over = first.normaliser.added, first.normalised
     return Watched(path, None, None, q, k, v, scores, sinks, added, softmax, over, pattern, allowed, is_kernel)

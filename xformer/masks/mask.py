@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int, Int8
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
-from xformer.adapters.attention import FORBIDDEN
+from xformer.adapters.attention import permitted
 from xformer.errors import InputError
 from xformer.formatting import check_index, error_message
 from xformer.masks.bounds import UNKNOWN, Pair, block_states
@@ -421,7 +421,7 @@ def _dense(source: Tensor, first_query: int | None) -> DenseMask:
                 "A mask of zeros and ones as floats is ambiguous: as an additive mask, it forbids nothing. Pass mask.bool() if "
                 "1 means allowed."
             )
-        source = source > FORBIDDEN
+        source = permitted(source)
     elif source.dtype != torch.bool:
         raise InputError(
             f"A mask tensor is boolean or additive (floats), got {source.dtype}; pass mask.bool() if 1 means allowed."

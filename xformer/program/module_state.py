@@ -36,6 +36,7 @@ class _SavedState:
     def __init__(self, owner: Any) -> None:
         self.owner, self.n_holders = owner, 0
         self.attributes = dict(vars(owner))
+        self.is_training = getattr(owner, "training", None)  # a scripted module does not have it among its attributes
         self.contents = list(_containers(list(self.attributes.values()), set()))  # includes its hooks
         held = [self.attributes, *(before for _, before in self.contents)]
         every = [one for values in held for one in (values.values() if isinstance(values, dict) else values)]
@@ -48,6 +49,8 @@ class _SavedState:
     def restore(self) -> None:
         """Restore what has changed and leave the rest alone, as another thread may be using it."""
         now = vars(self.owner)
+        if isinstance(self.owner, nn.Module) and self.owner.training != self.is_training:
+            self.owner.training = bool(self.is_training)
         for name in now.keys() - self.attributes.keys():
             del now[name]
         for name, value in self.attributes.items():
@@ -247,6 +250,11 @@ def detect_randomness(module: nn.Module) -> Iterator[None]:
     if detector.found and not cache_of(module).is_random:
         cache_of(module).is_random = True
         torch.set_rng_state(before)
+
+
+def draws_random_numbers(module: nn.Module) -> bool:
+    """Whether the module was found to draw random numbers in eval mode."""
+    return cache_of(module).is_random
 
 
 def parts_of(module: nn.Module) -> list[Any]:
