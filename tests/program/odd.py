@@ -514,12 +514,41 @@ class OneQuerySliceAtATime(OneQueryAtATime):
         return self.o(torch.cat([(q[:, at : at + 1] @ k.mT).softmax(-1) @ v for at in range(x.shape[1])], dim=1))
 
 
+class ChangedDiagonal(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.diagonal(dim1=-2, dim2=-1).fill_(-1e4)
+        return scores.softmax(-1)
+
+
+class ChangedKey(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores[..., :1].fill_(-1e9)
+        return scores.softmax(-1)
+
+
+class ChangedHead(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        weights = super().pattern(q, k)
+        weights[:, 0].mul_(0.5)
+        return weights
+
+
+class ChangedTransposed(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.mT.masked_fill_(future(q.shape[2]).mT, -1e9)
+        return scores.softmax(-1)
+
+
 def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(n)
     return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
 
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
+CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
     "learned query": LearnedQuery, "learned query, sdpa": LearnedQueryKernel, "padded keys": PaddedKeys,
@@ -553,6 +582,10 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "kept weights": (KeptWeights, "its weights are written into a tensor that was made before them ("),
     "written scores": (WrittenScores, f"its scores are written into a tensor that was made before them, in {H} pieces"),
+    "changed diagonal": (ChangedDiagonal, CHANGED.format("scores")),
+    "changed key": (ChangedKey, CHANGED.format("scores")),
+    "changed head": (ChangedHead, CHANGED.format("weights")),
+    "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import xformer
 from tests.program.odd import ODD, PAST_KEYS, Odd, Scripted, scripted
-from tests.program.zoo import ZOO, Animal, H, two_streams, vectors
+from tests.program.zoo import ZOO, Animal, H, future, two_streams, vectors
 from xformer.adapters.any_module import AnyModule
 from xformer.errors import InputError
 
@@ -207,6 +207,24 @@ def test_a_step_that_cannot_be_observed_is_said_beside_the_attention_that_is_rea
     assert len(opened.shape.attention) == 1
     assert "attention inside it is not in the reading" in str(opened.verification)
     assert "not in the reading" not in str(plain.verification)
+
+
+class ChangedAlias(Odd):
+    """A mask set in place in a view of all scores, with the same axes."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.detach().masked_fill_(future(q.shape[2]), -1e9)
+        return scores.softmax(-1)
+
+
+def test_scores_changed_through_a_view_with_the_same_axes_are_read() -> None:
+    module, x = ChangedAlias().eval(), vectors(2, 5)[0]
+    reading = xformer.read(module, x)
+    with torch.no_grad():
+        module(x)
+    assert torch.allclose(reading["decoder.0.attn.pattern"], module.kept[-1], atol=1e-6)
+    assert torch.equal(reading["decoder.0.attn.mask"][0, 0], ~future(5))
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:

@@ -10,7 +10,7 @@ agree. Axes of size 1 would otherwise not be told apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -99,6 +99,7 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
     program = record(module, lambda: call(module, inputs), inputs)
     finder = AttentionFinder(program, AxisTracker(program))
     layers, refused = layers_of(program, finder)
+    refused += (one for found in finder.found for one in _changed_views(found, finder.axes))
     roots = sorted({found.batch.root.name for found in finder.found if found.batch is not None} - {""})
     batch = None
     if roots:
@@ -107,6 +108,16 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
     reasons = tuple(dict.fromkeys(map(str, refused)))
     notes = tuple(dict.fromkeys(finder.notes))
     return AttentionPlan(tuple(tuple(map(_piece, layer)) for layer in layers), batch, reasons, notes)
+
+
+def _changed_views(found: FoundAttention, axes: AxisTracker) -> Iterator[Refusal]:
+    """Scores and weights that were last changed through a view with other axes, so that no operation returns them."""
+    for what, value in ("scores", found.scores), ("weights", found.pattern):
+        writer = value.operation
+        if writer is not None and value not in writer.results and axes.of(value) != axes.of(writer.result):
+            yield Refusal(
+                writer, f"its {what} are changed in place through a view with other axes, as a slice or a transpose"
+            )
 
 
 def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[FoundAttention]], list[Refusal]]:
@@ -151,7 +162,7 @@ def _piece(found: FoundAttention) -> Piece:
 def _watch(value: Value, layout: HeadLayout) -> WatchedTensor:
     operation = value.operation
     assert operation is not None
-    result = operation.results.index(value) if value in operation.results else 0
+    result = operation.results.index(value) if value in operation.results else 0  # else a view with the same axes
     return WatchedTensor(operation.address, result, layout)
 
 
