@@ -542,6 +542,22 @@ class ChangedTransposed(Odd):
         return scores.softmax(-1)
 
 
+class ReorderedHeads(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().pattern(q, k)[:, [2, 1, 0]]
+
+
+class GroupsLast(Base):
+    """Groups of queries: [group, query in group] in the weights, [query in group, group] in z."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q = self.q(x).view(*x.shape[:2], 2, 3, 2)
+        k, v = (f(x).view(*x.shape[:2], 3, 4)[..., :2] for f in (self.k, self.v))
+        w = torch.einsum("bnrgd,bmgd->bgrnm", q, k).softmax(-1)
+        self.keep(w.flatten(1, 2))
+        return self.o(torch.einsum("bgrnm,bmgd->bnrgd", w, v).flatten(2))
+
+
 def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(n)
     return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
@@ -586,6 +602,8 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed key": (ChangedKey, CHANGED.format("scores")),
     "changed head": (ChangedHead, CHANGED.format("weights")),
     "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
+    "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
+    "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),

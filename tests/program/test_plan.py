@@ -227,6 +227,29 @@ def test_scores_changed_through_a_view_with_the_same_axes_are_read() -> None:
     assert torch.equal(reading["decoder.0.attn.mask"][0, 0], ~future(5))
 
 
+class DividedHeads(nn.Module):
+    """Four heads, in two groups between the softmax and z."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.o, self.kept = nn.Linear(12, 24), nn.Linear(8, 12), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one.view(*x.shape[:2], 4, 2).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        weights = (q @ k.mT).softmax(-1)
+        self.kept = [weights, weights @ v]
+        return self.o((weights.unflatten(1, (2, 2)) @ v.unflatten(1, (2, 2))).flatten(1, 2).transpose(1, 2).flatten(2))
+
+
+def test_heads_that_are_divided_keep_their_order() -> None:
+    module, x = DividedHeads().eval(), vectors(2, 5)[0]
+    reading = xformer.read(module, x)
+    with torch.no_grad():
+        module(x)
+    assert torch.allclose(reading["encoder.0.attn.pattern"], module.kept[0], atol=1e-6)
+    assert torch.allclose(reading["encoder.0.attn.z"], module.kept[1], atol=1e-6)
+
+
 def test_two_inputs_of_one_attention_are_two_layers() -> None:
     animal = ZOO["siamese"]
     reading = xformer.read(made(animal), two_streams(2, 5))
