@@ -558,12 +558,38 @@ class GroupsLast(Base):
         return self.o(torch.einsum("bgrnm,bmgd->bnrgd", w, v).flatten(2))
 
 
+class MaskedByRows(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        for at in range(scores.shape[-1]):
+            scores[:, :, at, at + 1 :] = -1e9
+        return scores.softmax(-1)
+
+
+class AfterLoop(Odd):
+    """Products in a loop over positions, before those of the attention."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        state = torch.zeros_like(q[:, :, 0])
+        for at in range(q.shape[2]):
+            state = torch.tanh(state @ torch.eye(DH) + q[:, :, at])
+        return super().pattern(q, k)
+
+
+class BetweenTexts(Odd):
+    """A layer between positions, then one between the texts of the batch."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        return super().forward(super().forward(x).transpose(0, 1)).transpose(0, 1)
+
+
 def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(n)
     return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
 
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
+LENGTHS = "the number of operations before it changes with the sizes of the input"
 CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
@@ -604,6 +630,9 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
     "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
     "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
+    "masked by rows": (MaskedByRows, LENGTHS),
+    "after a loop": (AfterLoop, LENGTHS),
+    "between texts": (BetweenTexts, "it attends along another axis of the input than the layers before it"),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import xformer
 from tests.program.odd import ODD, PAST_KEYS, Odd, Scripted, scripted
 from tests.program.zoo import ZOO, Animal, H, future, two_streams, vectors
 from xformer.adapters.any_module import AnyModule
+from xformer.adapters.capture_backends import ChangedLayoutError
 from xformer.errors import InputError
 
 EVERY = ZOO | ODD
@@ -248,6 +250,37 @@ def test_heads_that_are_divided_keep_their_order() -> None:
         module(x)
     assert torch.allclose(reading["encoder.0.attn.pattern"], module.kept[0], atol=1e-6)
     assert torch.allclose(reading["encoder.0.attn.z"], module.kept[1], atol=1e-6)
+
+
+class DataDependent(nn.Module):
+    """Layers of which texts with a negative first entry skip one, or compute a product more."""
+
+    def __init__(self, does: str) -> None:
+        super().__init__()
+        self.does, self.layers = does, nn.ModuleList(DividedHeads() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_other = bool((x[:, 0, 0] < 0).any())
+        if self.does == "product":
+            q = x @ torch.ones(12, 12) if is_other else x
+            return x + (q @ x.mT).softmax(-1) @ x
+        for layer in self.layers[:1] if self.does == "skip" and is_other else self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize(("does", "n_layers"), [("skip", (2, 1)), ("product", (1, 1))])
+@pytest.mark.parametrize("first", [0, 1])
+def test_data_that_changes_what_a_module_computes_is_refused(does: str, n_layers: tuple[int, int], first: int) -> None:
+    x = vectors(2, 5)[0].abs()
+    texts = x, -x
+    module = DataDependent(does).eval()
+    assert len(xformer.read(module, texts[first]).attention) == n_layers[first]
+    with pytest.raises(ChangedLayoutError, match="since the model was opened"):
+        xformer.read(module, texts[1 - first])
+    assert len(xformer.read(copy.deepcopy(module), texts[1 - first]).attention) == n_layers[1 - first]
+    same = DataDependent("").eval()
+    assert len(xformer.read(same, x).attention) == len(xformer.read(same, -x).attention) == 2
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:
