@@ -514,12 +514,83 @@ class OneQuerySliceAtATime(OneQueryAtATime):
         return self.o(torch.cat([(q[:, at : at + 1] @ k.mT).softmax(-1) @ v for at in range(x.shape[1])], dim=1))
 
 
+class ChangedDiagonal(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.diagonal(dim1=-2, dim2=-1).fill_(-1e4)
+        return scores.softmax(-1)
+
+
+class ChangedKey(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores[..., :1].fill_(-1e9)
+        return scores.softmax(-1)
+
+
+class ChangedHead(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        weights = super().pattern(q, k)
+        weights[:, 0].mul_(0.5)
+        return weights
+
+
+class ChangedTransposed(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.mT.masked_fill_(future(q.shape[2]).mT, -1e9)
+        return scores.softmax(-1)
+
+
+class ReorderedHeads(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().pattern(q, k)[:, [2, 1, 0]]
+
+
+class GroupsLast(Base):
+    """Groups of queries: [group, query in group] in the weights, [query in group, group] in z."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q = self.q(x).view(*x.shape[:2], 2, 3, 2)
+        k, v = (f(x).view(*x.shape[:2], 3, 4)[..., :2] for f in (self.k, self.v))
+        w = torch.einsum("bnrgd,bmgd->bgrnm", q, k).softmax(-1)
+        self.keep(w.flatten(1, 2))
+        return self.o(torch.einsum("bgrnm,bmgd->bnrgd", w, v).flatten(2))
+
+
+class MaskedByRows(Odd):
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        for at in range(scores.shape[-1]):
+            scores[:, :, at, at + 1 :] = -1e9
+        return scores.softmax(-1)
+
+
+class AfterLoop(Odd):
+    """Products in a loop over positions, before those of the attention."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        state = torch.zeros_like(q[:, :, 0])
+        for at in range(q.shape[2]):
+            state = torch.tanh(state @ torch.eye(DH) + q[:, :, at])
+        return super().pattern(q, k)
+
+
+class BetweenTexts(Odd):
+    """A layer between positions, then one between the texts of the batch."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        return super().forward(super().forward(x).transpose(0, 1)).transpose(0, 1)
+
+
 def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(n)
     return (*vectors(batch, n), *(torch.randn(batch, H, 2, DH, generator=generator) for _ in range(2)))
 
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
+LENGTHS = "the number of operations before it changes with the sizes of the input"
+CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
     "learned query": LearnedQuery, "learned query, sdpa": LearnedQueryKernel, "padded keys": PaddedKeys,
@@ -553,6 +624,15 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "kept weights": (KeptWeights, "its weights are written into a tensor that was made before them ("),
     "written scores": (WrittenScores, f"its scores are written into a tensor that was made before them, in {H} pieces"),
+    "changed diagonal": (ChangedDiagonal, CHANGED.format("scores")),
+    "changed key": (ChangedKey, CHANGED.format("scores")),
+    "changed head": (ChangedHead, CHANGED.format("weights")),
+    "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
+    "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
+    "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
+    "masked by rows": (MaskedByRows, LENGTHS),
+    "after a loop": (AfterLoop, LENGTHS),
+    "between texts": (BetweenTexts, "it attends along another axis of the input than the layers before it"),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 import xformer
 from tests.program.odd import ODD, PAST_KEYS, Odd, Scripted, scripted
-from tests.program.zoo import ZOO, Animal, H, two_streams, vectors
+from tests.program.zoo import ZOO, Animal, H, future, two_streams, vectors
 from xformer.adapters.any_module import AnyModule
+from xformer.adapters.capture_backends import ChangedLayoutError
 from xformer.errors import InputError
 
 EVERY = ZOO | ODD
@@ -207,6 +209,78 @@ def test_a_step_that_cannot_be_observed_is_said_beside_the_attention_that_is_rea
     assert len(opened.shape.attention) == 1
     assert "attention inside it is not in the reading" in str(opened.verification)
     assert "not in the reading" not in str(plain.verification)
+
+
+class ChangedAlias(Odd):
+    """A mask set in place in a view of all scores, with the same axes."""
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = q @ k.mT / 2
+        scores.detach().masked_fill_(future(q.shape[2]), -1e9)
+        return scores.softmax(-1)
+
+
+def test_scores_changed_through_a_view_with_the_same_axes_are_read() -> None:
+    module, x = ChangedAlias().eval(), vectors(2, 5)[0]
+    reading = xformer.read(module, x)
+    with torch.no_grad():
+        module(x)
+    assert torch.allclose(reading["decoder.0.attn.pattern"], module.kept[-1], atol=1e-6)
+    assert torch.equal(reading["decoder.0.attn.mask"][0, 0], ~future(5))
+
+
+class DividedHeads(nn.Module):
+    """Four heads, in two groups between the softmax and z."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.o, self.kept = nn.Linear(12, 24), nn.Linear(8, 12), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one.view(*x.shape[:2], 4, 2).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        weights = (q @ k.mT).softmax(-1)
+        self.kept = [weights, weights @ v]
+        return self.o((weights.unflatten(1, (2, 2)) @ v.unflatten(1, (2, 2))).flatten(1, 2).transpose(1, 2).flatten(2))
+
+
+def test_heads_that_are_divided_keep_their_order() -> None:
+    module, x = DividedHeads().eval(), vectors(2, 5)[0]
+    reading = xformer.read(module, x)
+    with torch.no_grad():
+        module(x)
+    assert torch.allclose(reading["encoder.0.attn.pattern"], module.kept[0], atol=1e-6)
+    assert torch.allclose(reading["encoder.0.attn.z"], module.kept[1], atol=1e-6)
+
+
+class DataDependent(nn.Module):
+    """Layers of which texts with a negative first entry skip one, or compute a product more."""
+
+    def __init__(self, does: str) -> None:
+        super().__init__()
+        self.does, self.layers = does, nn.ModuleList(DividedHeads() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_other = bool((x[:, 0, 0] < 0).any())
+        if self.does == "product":
+            q = x @ torch.ones(12, 12) if is_other else x
+            return x + (q @ x.mT).softmax(-1) @ x
+        for layer in self.layers[:1] if self.does == "skip" and is_other else self.layers:
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize(("does", "n_layers"), [("skip", (2, 1)), ("product", (1, 1))])
+@pytest.mark.parametrize("first", [0, 1])
+def test_data_that_changes_what_a_module_computes_is_refused(does: str, n_layers: tuple[int, int], first: int) -> None:
+    x = vectors(2, 5)[0].abs()
+    texts = x, -x
+    module = DataDependent(does).eval()
+    assert len(xformer.read(module, texts[first]).attention) == n_layers[first]
+    with pytest.raises(ChangedLayoutError, match="since the model was opened"):
+        xformer.read(module, texts[1 - first])
+    assert len(xformer.read(copy.deepcopy(module), texts[1 - first]).attention) == n_layers[1 - first]
+    same = DataDependent("").eval()
+    assert len(xformer.read(same, x).attention) == len(xformer.read(same, -x).attention) == 2
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:

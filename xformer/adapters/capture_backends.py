@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -32,7 +32,7 @@ from xformer.adapters.on_demand import DeferredAttention, attend_and_reduce
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
-from xformer.program.plan import AttentionPlan, WatchedOperand, WatchedTensor
+from xformer.program.plan import COUNTED, AttentionPlan, WatchedOperand, WatchedTensor
 from xformer.program.record import Address, Watcher, tensors_in
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
 
@@ -163,6 +163,10 @@ def _cut(added: Any, key: Tensor) -> Any:
     return added[..., : key.shape[-2]] if isinstance(added, Tensor) else added
 
 
+class ChangedLayoutError(EditError):
+    """A run computed other attention than the model did when it was opened."""
+
+
 class PlannedAttention(Watcher):
     """Captures attention in models that call no registered function: `torch.nn`'s and hand-written ones.
 
@@ -187,6 +191,9 @@ class PlannedAttention(Watcher):
         self._attentions: dict[int, AttentionCall] = {}
         self._low: dict[tuple[int, int], Tensor] = {}
         """Where the mask comes later: whether each score of a running attention is too low for a weight."""
+        self._begun: set[tuple[int, int]] = set()
+        """The attentions whose scores were computed."""
+        self._counts: Counter[tuple[str, str]] = Counter()
 
     @property
     def is_paused(self) -> bool:
@@ -195,6 +202,7 @@ class PlannedAttention(Watcher):
 
     def on_operation(self, address: Address, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Call a function, with its result passed through the tape if it is part of an attention."""
+        self._counts[address.module, address.name] += 1
         places = self._places.get(address, [])
         if places and self._plan.layers[places[0][0]][places[0][1]].kernel:
             return self._kernel(*places[0][:2], places[0][3], func, args, kwargs)
@@ -205,10 +213,28 @@ class PlannedAttention(Watcher):
             returned = self._replaced(returned, args, layer, number, name, watched)
         return returned
 
+    def check_complete(self) -> None:
+        """Raise `ChangedLayoutError` if the run computed more or less around its attention than when the model was opened."""
+        wanted = self._plan.counts
+        for place in {*wanted, *(one for one in self._counts if one[1] in COUNTED)}:
+            n, known = self._counts[place], wanted.get(place, 0)
+            if known is not None and n != known:
+                where = place[0] or "the model"
+                raise ChangedLayoutError(_changed(f"Calls of {place[1]} in {where} changed from {known} to {n}"))
+
+    def _fits(self, value: Any, watched: WatchedTensor | WatchedOperand) -> Tensor:
+        """The tensor at a place of the plan. Raises `ChangedLayoutError` if it has another number of axes."""
+        if not isinstance(value, Tensor) or value.dim() != len(watched.layout.factors):
+            address = watched.address
+            where = address.module or "the model"
+            raise ChangedLayoutError(_changed(f"What {address.name} computes in {where} changed"))
+        return value
+
     def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
         """The arguments of a product, with its queries, keys or values passed through the tape, one for each head."""
+        given = self._fits(args[operand.argument] if operand.argument < len(args) else None, operand)
         try:
-            own = operand.layout.to_heads(args[operand.argument]).clone()  # a cache of keys changes in later runs
+            own = operand.layout.to_heads(given).clone()  # a cache of keys changes in later runs
         except InputError:  # with one text and one position, axes of size 1 are not told apart
             return args
         heads = for_each_head(own, self._plan.layers[layer][number].pattern.layout.n_heads)
@@ -223,7 +249,11 @@ class PlannedAttention(Watcher):
     ) -> Any:
         """A function's return value, with one tensor of it passed through the tape."""
         every = tensors_in(returned)
-        value = every[watched.result] if every else args[0]
+        value = self._fits((every[watched.result : watched.result + 1] or [*args, None])[0], watched)
+        if name == "scores":
+            self._begun.add((layer, number))
+        elif (layer, number) not in self._begun:
+            raise ChangedLayoutError(_changed("The operation that computes scores changed"))
         heads = watched.layout.to_heads(value)
         changed = getattr(self, f"_{name}")(layer, number, heads)
         if changed is heads:
@@ -354,6 +384,13 @@ class _PieceTape(TapeAt):
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return value if name == "causal" else self._pass(name, value)
+
+
+def _changed(what: str) -> str:
+    return (
+        f"{what} since the model was opened, so its attention cannot be trusted; use an input like the first one, or a copy of "
+        "the model."
+    )
 
 
 def _check_only_masks(wanted: Tensor, allowed: Tensor) -> None:

@@ -29,6 +29,7 @@ from xformer.adapters.attention_sums import SummedRun, SumsTape
 from xformer.adapters.capture_backends import (
     BACKENDS,
     Backend,
+    ChangedLayoutError,
     PlannedAttention,
     requesting_attention,
     returned_layout,
@@ -204,8 +205,11 @@ class OpenedModel:
         with attached(self.module, self.layout, self.backend, run):
             if self.backend != "softmax":
                 return self.call(self.module, inputs)
-            with watched(self.module, PlannedAttention(run, self.plan)):
-                return self.call(self.module, inputs)
+            attention = PlannedAttention(run, self.plan)
+            with watched(self.module, attention):
+                returned = self.call(self.module, inputs)
+            attention.check_complete()
+            return returned
 
     def _once(self, inputs: Inputs, run: ActiveRun) -> None:
         tape = run.tape
@@ -260,10 +264,6 @@ def resized(inputs: Inputs, longer: Mapping[str, int], *, at_start: bool = False
         return value
 
     return {name: changed(name, value) for name, value in inputs.items()}
-
-
-class ChangedLayoutError(EditError):
-    """A run called a different number of attention layers than the layout has."""
 
 
 def open_module(

@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from xformer.adapters.opening import ChangedLayoutError
+from xformer.adapters.capture_backends import ChangedLayoutError
 from xformer.analysis.attention_health import (
     KEEP,
     LongPattern,

@@ -238,7 +238,11 @@ class AttentionFinder:
         layout, pattern_layout = roles.layout(scores), roles.layout(weights)
         if layout.n_heads != pattern_layout.n_heads:
             raise UnreadableError("its heads are combined between the softmax and the values")
-        z = values.operation.result
+        z, heads = values.operation.result, roles.heads(weights)
+        if roles.heads(scores) != heads:
+            raise UnreadableError("its heads change their order between the softmax and the values")
+        if roles.heads(z, values) != heads:
+            raise UnreadableError("its heads have another order in the product with the values than in the weights")
         extra: dict[int, Role] = {id(atom): _shared_role(atom) for atom in values.shared}
         q_side = 0 if roles.keys == "column" else 1
         operands = {

@@ -8,7 +8,7 @@ axis is known, whatever the sizes are, and equal sizes are never confused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -42,6 +42,10 @@ class Atom:
             pair = tuple(Atom(size, self.origin, self.name, self, is_part=True, is_divisor=True) for size in sizes)
             self._divided[outer] = (pair[0], pair[1])
         return self._divided[outer]
+
+    def is_divided_into(self, outer: Atom, inner: Atom) -> bool:
+        """Whether a division of it gave these two atoms."""
+        return self._divided is not None and (outer, inner) in self._divided.values()
 
     @property
     def root(self) -> Atom:
@@ -125,6 +129,20 @@ def has_inputs(atoms: Sequence[Atom]) -> bool:
 def as_keys(axis: Axis) -> Axis:
     """The same axis, told apart from an equal one of the queries."""
     return tuple(Atom(atom.size, atom.origin, atom.name, atom) for atom in axis)
+
+
+def rejoined(atoms: Iterable[Atom]) -> list[Atom]:
+    """Atoms, with those in place of their divisors that stand in order. Atoms of size 1 are left out."""
+    found: list[Atom] = []
+    for atom in atoms:
+        if atom.size == 1:
+            continue
+        while atom.base is not None and not atom.is_part and atom.base.size == atom.size:  # as keys
+            atom = atom.base
+        found.append(atom)
+        while len(found) > 1 and (whole := found[-1].base) is not None and whole.is_divided_into(*found[-2:]):
+            found[-2:] = [whole]
+    return found
 
 
 def part(axis: Axis, size: int) -> Axis:

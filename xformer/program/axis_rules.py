@@ -125,8 +125,10 @@ def _getitem(of: Tracker, operation: Operation) -> Axes | None:
         if one is None:
             found.append(())
         elif isinstance(one, slice | tuple | list):
-            axis = axes.pop(0)
-            found.append(part(axis, shape[len(found)]))
+            axis, size = axes.pop(0), shape[len(found)]
+            if axis and not isinstance(one, slice) and size_of(axis) == size and not has_inputs(axis):
+                axis = (Atom(size, axis[0].origin, axis[0].name, axis[0], is_part=True),)  # perhaps in another order
+            found.append(part(axis, size))
         elif isinstance(one, Value):
             if one.dtype == torch.bool:
                 for _ in one.shape:

@@ -15,7 +15,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from xformer.errors import InputError
-from xformer.program.axes import Atom, Product, bases, has_inputs, size_of
+from xformer.program.axes import Atom, Product, bases, has_inputs, rejoined, size_of
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import Value
 
@@ -178,6 +178,15 @@ class Roles:
                 raise UnreadableError("one axis holds several sizes that depend on the input")
             factors.append(tuple(found))
         return HeadLayout(tuple(factors), PATTERN if extra is None else Z)
+
+    def heads(self, value: Value, product: Product | None = None) -> list[Atom]:
+        """The heads of scores or weights in their order; with the product with the values, those of its result."""
+        known: dict[int, list[Atom]] = {}
+        for one, other in _aligned(product.shared, product.others) if product is not None else ():
+            group = one if all(map(self.find, one)) else other
+            known |= {id(atom): [] for atom in one} | {id(one[0]): group}
+        atoms = [each for axis in self._axes.of(value) for atom in axis for each in known.get(id(atom), [atom])]
+        return rejoined(atom for atom in atoms if self.find(atom) == "head")
 
     def operand(self, product: Product, side: int, own: Role, scores: Value) -> Operand | None:
         """One operand of a product. Its axes that the other lacks have the role `own`, unless they are heads."""

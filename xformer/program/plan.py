@@ -9,10 +9,10 @@ agree. Axes of size 1 would otherwise not be told apart.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -20,9 +20,13 @@ from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_tracker import AxisTracker
+from xformer.program.backwards import KERNELS
 from xformer.program.heads import HeadLayout
 from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
+
+COUNTED = (*KERNELS, "softmax", "log_softmax")
+"""The functions whose number in a run tells whether it computes the attention that was found, and no more."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,11 @@ class AttentionPlan:
     """What looks like attention and cannot be read, with the reason."""
     notes: tuple[str, ...] = ()
     """Where attention may be hidden."""
+    counts: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
+    """By module and function, the number of softmaxes, fused functions and, where attention is computed, of its functions.
+
+    None for a number that changes with the sizes of the input.
+    """
 
 
 NO_PLAN = AttentionPlan(())
@@ -99,6 +108,8 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
     program = record(module, lambda: call(module, inputs), inputs)
     finder = AttentionFinder(program, AxisTracker(program))
     layers, refused = layers_of(program, finder)
+    refused += (one for found in finder.found for one in _changed_views(found, finder.axes))
+    refused += _other_axes(finder.found)
     roots = sorted({found.batch.root.name for found in finder.found if found.batch is not None} - {""})
     batch = None
     if roots:
@@ -106,7 +117,31 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
         batch = name, int(axis)
     reasons = tuple(dict.fromkeys(map(str, refused)))
     notes = tuple(dict.fromkeys(finder.notes))
-    return AttentionPlan(tuple(tuple(map(_piece, layer)) for layer in layers), batch, reasons, notes)
+    pieces = tuple(tuple(map(_piece, layer)) for layer in layers)
+    places = {(address.module, address.name) for layer in pieces for address in _addresses(layer)}
+    every = ((operation.address.module, operation.name) for operation in program.operations)
+    counts = Counter(place for place in every if place in places or place[1] in COUNTED)
+    return AttentionPlan(pieces, batch, reasons, notes, counts)
+
+
+def _other_axes(every: Sequence[FoundAttention]) -> Iterator[Refusal]:
+    """Attention along another axis of an input than an earlier layer's, as between the texts of a batch."""
+    axes: dict[str, str] = {}
+    for found in every:
+        root = "" if found.batch is None else found.batch.root.name
+        name = root.rpartition(":")[0]
+        if root and axes.setdefault(name, root) != root:
+            yield Refusal(found.first, "it attends along another axis of the input than the layers before it")
+
+
+def _changed_views(found: FoundAttention, axes: AxisTracker) -> Iterator[Refusal]:
+    """Scores and weights that were last changed through a view with other axes, so that no operation returns them."""
+    for what, value in ("scores", found.scores), ("weights", found.pattern):
+        writer = value.operation
+        if writer is not None and value not in writer.results and axes.of(value) != axes.of(writer.result):
+            yield Refusal(
+                writer, f"its {what} are changed in place through a view with other axes, as a slice or a transpose"
+            )
 
 
 def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[FoundAttention]], list[Refusal]]:
@@ -151,7 +186,7 @@ def _piece(found: FoundAttention) -> Piece:
 def _watch(value: Value, layout: HeadLayout) -> WatchedTensor:
     operation = value.operation
     assert operation is not None
-    result = operation.results.index(value) if value in operation.results else 0
+    result = operation.results.index(value) if value in operation.results else 0  # else a view with the same axes
     return WatchedTensor(operation.address, result, layout)
 
 
@@ -263,13 +298,24 @@ def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
     for first, second in zip(one.layers, other.layers, strict=True):
         if len(first) != len(second):
             return replace(one, refused=(f"its heads change with the sizes of the input ({first[0].line})",))
+        if any(a != b for a, b in zip(_addresses(first), _addresses(second), strict=False)):
+            reason = f"the number of operations before it changes with the sizes of the input ({first[0].line})"
+            return replace(one, refused=(reason,))
         n, mine, yours = _n_factors(second) - _n_factors(first), _layouts(first), _layouts(second)
         if n == 0 and mine != yours:
             return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
         merged = map(_with_layouts, first, second) if n > 0 else first
         pairs = zip(merged, first, second, strict=True)
         layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pairs))
-    return replace(one, layers=tuple(layers), batch=one.batch or other.batch)
+    mine, yours = one.counts, other.counts
+    counts = {place: mine.get(place) if mine.get(place) == yours.get(place) else None for place in {**mine, **yours}}
+    return replace(one, layers=tuple(layers), batch=one.batch or other.batch, counts=counts)
+
+
+def _addresses(layer: Sequence[Piece]) -> list[Address]:
+    """The operations of a layer that are watched."""
+    steps = [one.address for piece in layer for one in (piece.scores, piece.pattern, piece.z)]
+    return steps + [one.address for piece in layer for one in piece.operands]
 
 
 def _layouts(layer: Sequence[Piece]) -> list[HeadLayout]:
