@@ -94,7 +94,8 @@ def _is_part(flow: Flow, axis: Axis) -> bool:
 
 
 def _is_position(flow: Flow, atom: Atom) -> bool:
-    return atom.origin == "input" and atom.size > 1 and not flow.axes.is_features((atom,))
+    is_batch = atom.root.name.endswith(":0")
+    return atom.origin == "input" and atom.size > 1 and not is_batch and not flow.axes.is_features((atom,))
 
 
 def _is_feature(flow: Flow, atom: Atom) -> bool:
