@@ -186,9 +186,9 @@ def test_weights_that_are_not_finite_are_not_compared() -> None:
     assert found("attention_rows", model).verdict == "not applicable"
 
 
-@pytest.mark.parametrize("n", [3, 4, 6])
+@pytest.mark.parametrize("n", [3, 4])
 def test_equal_lengths_of_source_and_target_give_no_weak_mask(n: int) -> None:
-    for seed in range(8):
+    for seed in range(12):
         ids = torch.randint(VOCAB, (2, n), generator=torch.Generator().manual_seed(seed))
         inputs = {"input_ids": ids[:1], "decoder_input_ids": ids[1:]}
         diagnosis = xformer.diagnose(Pair(), inputs, checks=["mask_constant"])
