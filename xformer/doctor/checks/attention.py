@@ -194,12 +194,21 @@ def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int
             is_masked = others.numel() > 0
         else:
             least = float(itself.min()) if itself.numel() else constant
-            others = others[others > (constant + least) / 2]
-            is_masked = others.numel() > 0 and least - constant > CLEARLY * float(others.max() - others.min())
-            is_masked &= len(hidden) > 2 or constant < UNDERFLOW  # one or two scores are below the others by chance
+            is_shifted = constant < least and _is_shifted(hidden, others)
+            others = others[others > (constant + least) / 2]  # leave out keys outside a window here as well
+            is_clear = others.numel() > 0 and least - constant > CLEARLY * float(others.max() - others.min())
+            is_masked = is_shifted or (
+                is_clear and (len(hidden) > 2 or constant < UNDERFLOW)
+            )  # few may be low by chance
         if is_masked:
             reach = 20 * float(others.abs().max()) if bool(others.isfinite().all()) else 0.0
             yield head, constant, constant + reach
+
+
+def _is_shifted(hidden: Float[Tensor, " cell"], others: Float[Tensor, " cell"]) -> bool:
+    """Whether masked scores are alike, as scores plus a constant are, and lower than the others by more than their spread."""
+    is_alike = len(hidden) > 10 and float(hidden.std()) < CLEARLY * float(others.std())
+    return is_alike and float(hidden.mean()) < float(others.mean() - others.std())
 
 
 def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
