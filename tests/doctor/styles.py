@@ -11,6 +11,8 @@ from torch import Tensor, nn
 LAYER = 1
 VOCAB, WIDTH, N_LAYERS, BLOCK = 53, 24, 3, 16
 N_HEADS = 3
+HIDDEN = -1e9
+"""The scores of masked keys of `Attention`."""
 
 
 def initialised(model: nn.Module) -> Any:
@@ -113,7 +115,7 @@ class Attention(nn.Module):
                 k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / q.shape[-1] ** 0.5
         if allowed is not None and not (self.fault == "mask_lost_with_cache" and past is not None):
-            scores = scores.masked_fill(~allowed[..., : k.shape[2]], -1e9)
+            scores = scores.masked_fill(~allowed[..., : k.shape[2]], HIDDEN)
         z = torch.einsum("bhqk,bhkd->bhqd", scores.softmax(dim=-1), v)
         return self.o(z.transpose(1, 2).flatten(2)), (k, v)
 

@@ -13,6 +13,7 @@ import xformer
 from tests.adapters.families import FAMILIES
 from tests.doctor.checking import TOKENS, broken_place, decoder, found
 from tests.doctor.plain_gpt import LAYER, PlainGPT
+from tests.doctor.styles import VOCAB, Pair
 from tests.doctor.test_watch import Reader
 from tests.program.odd import Odd
 from tests.program.zoo import future
@@ -165,6 +166,56 @@ def test_a_weak_padding_mask_of_an_encoder_is_found() -> None:
 
 def test_a_missing_mask_is_not_reported_as_a_weak_one() -> None:
     assert found("mask_constant", BUGS["causal_ignored"].broken(own())).verdict == "not applicable"
+
+
+class NotFinite(Attention):
+    """Attention with one score that is not a number."""
+
+    def mask(self, scores: Tensor, mask: Any) -> Tensor:
+        right = super().mask(scores, mask).clone()
+        right[:, 1, 2, 0] = torch.nan
+        return right
+
+
+def test_weights_that_are_not_finite_are_not_compared() -> None:
+    model = own()
+    model.get_submodule("decoder.blocks.1.attn").__class__ = NotFinite
+    assert found("attention_rows", model).sentence.endswith("in 1 attentions.")
+    model.get_submodule("decoder.blocks.0.attn").__class__ = NotFinite
+    assert "NaN" in found("attention_rows", model).sentence
+    assert found("attention_rows", model).verdict == "not applicable"
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_equal_lengths_of_source_and_target_give_no_weak_mask(n: int) -> None:
+    for seed in range(12):
+        ids = torch.randint(VOCAB, (2, n), generator=torch.Generator().manual_seed(seed))
+        inputs = {"input_ids": ids[:1], "decoder_input_ids": ids[1:]}
+        diagnosis = xformer.diagnose(Pair(), inputs, checks=["mask_constant"])
+        assert not diagnosis.broken, diagnosis.broken[0].sentence
+
+
+def test_a_weak_mask_of_a_decoder_is_found_with_equal_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.doctor.styles.HIDDEN", -20.0)
+    diagnosis = xformer.diagnose(Pair(), {"input_ids": TOKENS, "decoder_input_ids": TOKENS}, checks=["mask_constant"])
+    assert [one.cause for one in diagnosis.broken] == ["mask_too_small"]
+
+
+class Prefix(Attention):
+    """Attention that is causal only after the first two tokens."""
+
+    def mask(self, scores: Tensor, mask: Any) -> Tensor:
+        right = super().mask(scores.clone(), mask)
+        return torch.where(torch.arange(scores.shape[-1]) < 2, scores, right)
+
+
+def test_a_key_that_is_not_masked_is_not_reported_as_a_weak_mask() -> None:
+    model = own()
+    for layer in range(2):
+        model.get_submodule(f"decoder.blocks.{layer}.attn").__class__ = Prefix
+    for seed in range(8):
+        ids = torch.randint(53, (1, 8), generator=torch.Generator().manual_seed(seed))
+        assert not xformer.diagnose(model, ids, checks=["mask_constant"]).broken
 
 
 class InTurn(Attention):

@@ -346,6 +346,20 @@ def test_fault_is_named_at_its_line(fault: str) -> None:
     assert cause in CAUSES_OF_FORMULAS
 
 
+class Divided(RMS):
+    """A norm without the root."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.pow(2).mean(dim=-1, keepdim=True) + 1e-6) * self.weight
+
+
+def test_what_is_no_norm_should_be_one() -> None:
+    for norm, usual in ((Divided, "a layer or RMS norm over the features"), (RMS, "RMS norm over the features")):
+        found = [one for one in read(GPT(norm=norm)) if one.part == "norm"]
+        assert {one.usual for one in found} == {usual}
+        assert {one.cause for one in found} == ({"norm_formula"} if norm is Divided else {""})
+
+
 @pytest.mark.parametrize(
     ("fault", "check"),
     [("dropout", "determinism"), ("pairs", "rotary"), ("queries only", "rotary"), ("over positions", "causality"),

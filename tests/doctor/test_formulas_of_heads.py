@@ -87,16 +87,44 @@ def not_moved(of: Attention, x: Tensor) -> Tensor:
     return of.o(((q @ k.mT / D_HEAD**0.5).softmax(dim=-1) @ v).flatten(2))
 
 
+def hides_itself(of: Attention, x: Tensor) -> Tensor:  # NaN, from the first row on
+    t = x.shape[1]
+    q, k, v = (project(x).unflatten(2, (H, D_HEAD)).transpose(1, 2) for project in (of.q, of.k, of.v))
+    scores = (q @ k.mT / D_HEAD**0.5).masked_fill(torch.ones(t, t).triu().bool(), -math.inf)
+    return of.o((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def one_head(of: Attention, x: Tensor) -> Tensor:
+    q, k, v = (project(x)[..., :D_HEAD].repeat(1, 1, H) for project in (of.q, of.k, of.v))
+    q, k, v = (one.unflatten(2, (H, D_HEAD)).transpose(1, 2) for one in (q, k, v))
+    return of.o(attended(q, k, v).transpose(1, 2).flatten(2))
+
+
 RIGHT = (chunked, sequence_first, heads_as_queries, neighbours_joined, shifted, channels_first)
 WRONG = {batch_first: "split_without_transpose", not_moved: "attention_over_heads"}
 
 
 @pytest.mark.parametrize("compute", [*RIGHT, *WRONG], ids=lambda compute: compute.__name__)
 def test_only_what_mixes_positions_is_named(compute: Callable[[Attention, Tensor], Tensor]) -> None:
-    for n in (H, len(TOKENS[0]), 12):  # as many positions as heads, no common factor, a multiple
+    for n in (
+        H,
+        2 * H,
+        len(TOKENS[0]),
+        12,
+    ):  # as many positions as heads, as heads of two texts, no common factor, a multiple
         model = Reader(lambda: Attention(compute)).eval()
         diagnosis = xformer.diagnose(model, TOKENS[:, :n], checks=["formula"])
         found = diagnosis.formulas
         causes = set(found.loc[found["part"] == "heads", "cause"]) - {""}
         assert causes == ({WRONG[compute]} if compute in WRONG else set()), diagnosis
         assert diagnosis.ok == (compute is not batch_first)
+
+
+@pytest.mark.parametrize("compute", [hides_itself, one_head])
+def test_values_that_are_not_finite_are_not_compared(compute: Callable[[Attention, Tensor], Tensor]) -> None:
+    diagnosis = xformer.diagnose(Reader(lambda: Attention(compute)).eval(), TOKENS)
+    found, broken = diagnosis.formulas, {one.check for one in diagnosis.broken}
+    causes = set(found.loc[found["part"] == "heads", "cause"]) - {""}
+    assert causes == ({"heads_equal"} if compute is one_head else set())
+    assert ("finite" in broken) == (compute is hides_itself)
+    assert not broken & {"attention_rows", "rotary", "mask_constant", "key_value_groups"}, diagnosis

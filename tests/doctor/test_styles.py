@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import xformer
 from tests.doctor.checking import TOKENS, found
 from tests.doctor.llama import llama
 from tests.doctor.styles import (
     LAYER,
+    WIDTH,
     BatchSecond,
     CachedGPT,
     ContextGPT,
+    LectureBlock,
     LectureGPT,
     PaddedGPT,
     Pair,
@@ -26,6 +29,7 @@ from tests.doctor.styles import (
 )
 from xformer.adapters.any_module import AnyModule
 from xformer.doctor.check import FaultLocation
+from xformer.doctor.checks.training import _is_unused
 from xformer.doctor.diagnose import Diagnosis
 
 PAIR = {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, 3:12]}
@@ -142,6 +146,54 @@ def test_all_parameters_without_a_gradient_are_counted() -> None:
     model = LectureGPT("stream_detached")
     n = 2 + sum(len(list(block.parameters())) for block in list(model.blocks)[: LAYER + 1])
     assert found("gradients", model).sentence.startswith(f"{n} parameters get no gradient")
+
+
+class Gated(nn.Module):
+    """A gated network, optionally with a gate that it does not use, or beside experts that another input uses."""
+
+    def __init__(self, *, is_gated: bool = True, n_experts: int = 0) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(WIDTH, 48), nn.Linear(WIDTH, 48), nn.Linear(48, WIDTH)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(n_experts))
+        self.is_gated = is_gated
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu((self.gate if self.is_gated else self.up)(x)) * self.up(x))
+
+
+class GatedBlock(LectureBlock):
+    def __init__(self, **network: Any) -> None:
+        super().__init__("")
+        self.mlp = Gated(**network)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.mlp(x)
+
+
+def test_a_gate_is_a_router_only_beside_experts() -> None:
+    model = LectureGPT()
+    model.blocks = nn.Sequential(*(GatedBlock() for _ in range(2)))
+    assert (
+        found("gradients", model).sentence
+        == f"All {len(list(model.parameters()))} parameters of the layers get a gradient."
+    )
+    model.blocks = nn.Sequential(*(GatedBlock(is_gated=False) for _ in range(2)))
+    assert found("gradients", model).sentence.startswith("4 parameters get no gradient: blocks.0.mlp.gate.weight")
+    model.blocks = nn.Sequential(*(GatedBlock(is_gated=False, n_experts=2) for _ in range(2)))
+    n = len(list(model.parameters())) - 2 * (2 + 2 * 2)  # the router and the experts are not looked at
+    assert found("gradients", model).sentence == f"All {n} parameters of the layers get a gradient."
+
+
+def test_gradients_are_not_checked_with_one_token() -> None:
+    for n in (1, 3):
+        verdict = xformer.diagnose(LectureGPT(), TOKENS[:, :n], checks=["gradients"]).findings[0].verdict
+        assert verdict == ("holds" if n == 3 else "not applicable")
+
+
+@pytest.mark.parametrize("name", ["k.bias", "key.bias", "k_proj.bias", "to_k.bias", "b_K", "q.bias", "k_norm.bias"])
+def test_only_a_bias_of_keys_may_get_no_gradient(name: str) -> None:
+    is_bias_of_keys = name not in ("q.bias", "k_norm.bias")
+    assert _is_unused(f"a.0.{name}", []) == is_bias_of_keys
 
 
 def test_no_check_exceeds_a_mask_of_fixed_size() -> None:

@@ -77,6 +77,12 @@ class Watched:
         """Whether there are as many keys as queries."""
         return self.pattern.shape[-1] == self.pattern.shape[-2]
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether its tensors have no NaN or infinity, apart from masked scores of −∞; otherwise they cannot be compared."""
+        parts = [part for part in (self.q, self.k, self.v, self.softmax, self.pattern) if part is not None]
+        return bool((self.scores < math.inf).all()) and all(bool(part.isfinite().all()) for part in parts)
+
 
 @dataclass(frozen=True, eq=False)
 class Event:

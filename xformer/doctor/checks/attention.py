@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from xformer.adapters.attention import FORBIDDEN
 from xformer.doctor.check import CheckContext, Finding, assume, broken, check, stacked
 from xformer.doctor.formulas.heads import owners
 from xformer.doctor.token_model import ModelCall, TokenModel
@@ -20,6 +19,8 @@ LOOSE = 1e4
 """Largest distance from 1, in machine epsilons, of the sum of a row of weights."""
 UNDERFLOW = -104.0
 """exp of anything below this is 0 in float32."""
+CLEARLY = 2
+"""Masked scores are at least this many times the range of the others below them; by chance, this is rare."""
 
 
 def loose(model: TokenModel) -> float:
@@ -40,28 +41,31 @@ def attention_rows(context: CheckContext) -> Finding:
     run = model.shortened(16)
     every = watch(model, run, by_steps=True)
     seen = [one for one in every if not one.is_kernel]
-    for one in seen:
+    exact = [one for one in seen if one.is_finite or one.over != "key"]
+    for one in exact:
         if (found := _wrong_rows(one, loose(model))) is not None:
             return found
     returned = _returned(model, run)
     if len(returned) == len(seen):
         for one, weights in zip(seen, returned, strict=True):
-            apart = (weights - one.pattern).abs() if weights.shape == one.pattern.shape else None
+            is_alike = one.is_finite and weights.shape == one.pattern.shape
+            apart = (weights - one.pattern).abs() if is_alike else None
             if apart is not None and float(apart.max()) > loose(model):
                 sentence = f"The returned weights differ by {float(apart.max()):.2g} from those that multiply values."
                 remedy = "Return the weights that are actually multiplied with the values, after mask and softmax."
                 return finding_at(one, worst_cell(apart), sentence, remedy, float(apart.max()))
     assume(every, "No attention was found whose weights can be read.")
     assume(seen, "A fused kernel computes the attention, and the model has no other path that exposes the weights.")
-    least = [lowest for one in seen if (lowest := float(_sums(one).min())) < 1 - loose(model)]
+    assume(exact, "The queries, keys, values or weights of every attention contain NaN or infinity.")
+    least = [lowest for one in exact if (lowest := float(_sums(one).min())) < 1 - loose(model)]
     sentences = []
-    if len(seen) > len(least):
-        n = len(seen) - len(least)
+    if len(exact) > len(least):
+        n = len(exact) - len(least)
         sentences.append(f"Each row of weights equals softmax(scores) and sums to 1, in {n} attentions.")
     if least:
         rule = "Each row equals exp(scores) / (sum + rest), where the rest is a sink or an added term"
         sentences.append(f"{rule}, and sums to between {min(least):.3g} and 1, in {len(least)} attentions.")
-    if returned and len(returned) == len(seen):
+    if returned and len(returned) == len(seen) == len(exact):
         sentences.append("The returned weights agree.")
     return Finding("holds", " ".join(sentences))
 
@@ -79,7 +83,7 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     remedy = "Take the softmax over the keys (dim=-1) of the masked scores, and use the result unchanged in eval mode."
     if one.over != "key":
         axis = {"query": "the queries", "head": "the heads"}.get(one.over, "the batch")
-        apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().expand_as(one.softmax)
+        apart = (one.softmax.sum(dim=-1, keepdim=True) - 1).abs().nan_to_num(1.0).expand_as(one.softmax)
         cause = {"query": "softmax_over_queries", "head": "softmax_over_heads"}.get(one.over, "attention_over_batch")
         found = finding_at(
             one, worst_cell(apart), f"The softmax is over {axis}, not over the keys.", remedy, float(apart.max())
@@ -91,8 +95,8 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     expected = exponents.softmax(dim=-1)[..., : pattern.shape[-1]]
     if one.added:
         expected = expected * total.clamp(max=1)
-    apart = (pattern - expected).abs().masked_fill(empty, 0.0).nan_to_num(1.0)
-    off = (total - 1 if not (one.added or one.sinks.numel()) else (total - 1).clamp(min=0)).abs().nan_to_num(0.0)
+    apart = (pattern - expected).abs().masked_fill(empty, 0.0)
+    off = (total - 1 if not (one.added or one.sinks.numel()) else (total - 1).clamp(min=0)).abs()
     if max(float(apart.max()), float(off.max())) > limit:
         sentence = (
             f"The weights that multiply the values are not softmax(scores): a row sums to {total.flatten()[off.argmax()]:.3g}."
@@ -139,6 +143,10 @@ def mask_constant(context: CheckContext) -> Finding:
     """Compare the largest masked score with the other scores."""
     model = context.model
     base = model.shortened(16)
+    if (
+        base.target is not None and base.target.shape[1] == base.tokens.shape[1]
+    ):  # tells the stacks apart by their lengths
+        base = replace(base, target=base.target[:, :-1])
     runs = [base] if model.causal else []
     if model.can("valid") and base.target is None and base.tokens.shape[1] > 2:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
@@ -150,7 +158,7 @@ def mask_constant(context: CheckContext) -> Finding:
     for run in runs:
         for by_steps in (False,) if own == "eager" else (False, True):
             for one in watch(model, run, by_steps=by_steps):
-                cells = _cells(one, run, model.causal)
+                cells = _cells(one, run, model.causal) if one.is_finite else None
                 if cells is None or not cells[0].any():
                     continue
                 for head, constant, reach in _constants(one, *cells):
@@ -164,7 +172,7 @@ def mask_constant(context: CheckContext) -> Finding:
 def _cells(one: Watched, run: ModelCall, causal: bool) -> tuple[Tensor, Tensor] | None:
     """Return which cells must be masked and which need not be, both [query, key]; None for attention to another stream."""
     n = run.read.shape[1]
-    if not one.is_square or one.pattern.shape[-2] != n or (run.target is not None and "encoder" in one.path.split(".")):
+    if not one.is_square or one.pattern.shape[-2] != n:
         return None
     masked = torch.ones(n, n, dtype=torch.bool).triu(1) if causal else torch.zeros(n, n, dtype=torch.bool)
     tokens = torch.ones(n, dtype=torch.bool) if run.valid is None else run.valid[0].cpu()
@@ -175,18 +183,32 @@ def _cells(one: Watched, run: ModelCall, causal: bool) -> tuple[Tensor, Tensor] 
 def _constants(one: Watched, masked: Tensor, seen: Tensor) -> Iterator[tuple[int, float, float]]:
     """Yield each head, its mask constant, and the largest log-weight of a masked key if scores were 10 times larger.
 
-    Heads whose masked scores lie among the others are skipped: they have no mask, which other checks report.
+    Heads whose masked scores are neither equal nor clearly below the others are skipped: they have no mask, or another one,
+    which other checks report.
     """
     for head, score in enumerate(one.scores[0].double()):
         hidden, others = score[masked], score[seen]
         constant, itself = float(hidden.max()), score.diagonal()[seen.diagonal()]
-        is_filled = len(hidden) > 2 and bool((hidden == hidden[0]).all())
-        is_below = constant <= FORBIDDEN or (itself.numel() > 0 and constant < float(itself.min()))
-        if is_filled or is_below:
-            # leave out keys outside a window, which have the same constant
-            others = others[others != constant] if is_filled else others[others > constant]
-            reach = 20 * float(others.abs().max()) if others.numel() and bool(others.isfinite().all()) else 0.0
+        if len(hidden) > 2 and bool((hidden == hidden[0]).all()):
+            others = others[others != constant]  # leave out keys outside a window, which have the same constant
+            is_masked = others.numel() > 0
+        else:
+            least = float(itself.min()) if itself.numel() else constant
+            is_shifted = constant < least and _is_shifted(hidden, others)
+            others = others[others > (constant + least) / 2]  # leave out keys outside a window here as well
+            is_clear = others.numel() > 0 and least - constant > CLEARLY * float(others.max() - others.min())
+            is_masked = is_shifted or (
+                is_clear and (len(hidden) > 2 or constant < UNDERFLOW)
+            )  # few may be low by chance
+        if is_masked:
+            reach = 20 * float(others.abs().max()) if bool(others.isfinite().all()) else 0.0
             yield head, constant, constant + reach
+
+
+def _is_shifted(hidden: Float[Tensor, " cell"], others: Float[Tensor, " cell"]) -> bool:
+    """Whether masked scores are alike, as scores plus a constant are, and lower than the others by more than their spread."""
+    is_alike = len(hidden) > 10 and float(hidden.std()) < CLEARLY * float(others.std())
+    return is_alike and float(hidden.mean()) < float(others.mean() - others.std())
 
 
 def _weak(one: Watched, head: int, constant: float, masked: Tensor) -> Finding:
@@ -210,7 +232,7 @@ GROUPING = (
 def key_value_groups(context: CheckContext) -> Finding:
     """Query heads that share keys or values must be adjacent, in groups of equal size."""
     seen = [one for one in watch(context.model, context.model.shortened(4)) if one.k is not None]
-    seen = [one for one in seen if one.scores.shape[1] > 1]
+    seen = [one for one in seen if one.scores.shape[1] > 1 and one.is_finite]
     assume(seen, "The model has only one head, or its keys could not be observed.")
     kinds = set()
     for one in seen:

@@ -122,7 +122,7 @@ def _turning(one: Watched, limit: float) -> tuple[Tensor, Tensor] | None:
 
     The first positions are left out, because a short convolution over queries and keys is padded there.
     """
-    if one.q is None or one.k is None or one.entered is None:
+    if one.q is None or one.k is None or one.entered is None or not one.is_finite:
         return None
     is_one_stream = one.q.shape[-2] == one.k.shape[-2] == one.entered.shape[1] and one.q.shape[-1] == one.k.shape[-1]
     if not is_one_stream or _spread(one.entered) > limit:
@@ -215,7 +215,7 @@ def window(context: CheckContext) -> Finding:
     assume(n > width, "The context length is no larger than the window.")
     tokens = model.base.tokens
     run = ModelCall(tokens.repeat(1, -(-n // tokens.shape[1]))[:, :n])
-    seen = [one for one in watch(model, run) if one.is_square and one.scores.shape[-2] == n]
+    seen = [one for one in watch(model, run) if one.is_square and one.scores.shape[-2] == n and one.is_finite]
     wanted = [_window_of(model, one) for one in seen]
     apart = (torch.arange(n)[:, None] - torch.arange(n)).abs()  # [query, key]
     reaches = [(one.allowed[0] * apart).flatten(1).amax(dim=1) for one in seen]  # one number for each head

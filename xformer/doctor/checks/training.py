@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -31,8 +31,13 @@ from xformer.model import Transformer
 
 CHANCE = 0.9
 """A loss above this fraction of ln(vocabulary) counts as no better than guessing."""
-UNUSED = r"expert|router|mlp\.gate\.|k_proj\.bias|key\.bias|mask_token|pooler"
+UNUSED = (
+    r"expert|router|mask_token|pooler|"
+    r"(^|[._])(to_|w_?|linear_)?(k|keys?)(_proj|_lin|_linear|_layer)?[._]bias$|(^|[._])b_?[kK]$"
+)
 """Parameters that may legitimately get no gradient: unused experts, routers, and key biases (the softmax cancels them)."""
+ROUTER = r"(.*)\bgate\."
+"""A gate: the router of the experts beside it, or else a part of the network that every input uses."""
 USUAL = (
     r"(attn|attention|mlp|ffn|feed_forward)\.(q|k|v|o|out|query|key|value|gate|up|down|fc\w*|c|dense|qkv|\d+)(_proj|_attn|_fc)?\."
     r"(weight|bias)$"
@@ -44,6 +49,11 @@ USUAL = (
 def gradients(context: CheckContext) -> Finding:
     """Find parameters of layers and embeddings whose gradient of the cross-entropy is missing or 0 everywhere."""
     model = context.model
+    if not model.reads_images:
+        shortest = min(model.base.read.shape[1], model.base.tokens.shape[1])
+        assume(
+            shortest > 2, "The input is too short, so queries and keys may get no gradient; give at least three tokens."
+        )
     if not any(one.requires_grad for one in model.module.parameters()):  # frozen when it was opened
         model = model.copied()
         model.module.requires_grad_(True)
@@ -56,13 +66,14 @@ def gradients(context: CheckContext) -> Finding:
             sentence = "No parameter gets a gradient: the output is detached from all of them."
             return broken(sentence, "Look for torch.no_grad or .detach() around the whole forward pass.")
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    used = {name for name in named if not _is_unused(name, named)}
     silent = [
         name
         for name, gradient in zip(named, found, strict=True)
-        if (gradient is None or not bool(gradient.any())) and not re.search(UNUSED, name)
+        if name in used and (gradient is None or not bool(gradient.any()))
     ]
     tables = {id(one.weight) for one in model.module.modules() if isinstance(one, nn.Embedding)}
-    got = {re.sub(r"\d+", "#", name) for name in named if name not in silent}
+    got = {re.sub(r"\d+", "#", name) for name in used if name not in silent}
     wrong = [
         name
         for name in silent
@@ -77,7 +88,7 @@ def gradients(context: CheckContext) -> Finding:
             sentence, "Look for .detach(), .data or a custom backward pass between the weights and the outputs."
         )
     rest = f" ({len(silent)} others get none: {', '.join(silent[:3])})" if silent else ""
-    holds = Finding("holds", f"All {len(named) - len(silent)} parameters of the layers get a gradient{rest}.")
+    holds = Finding("holds", f"All {len(used) - len(silent)} parameters of the layers get a gradient{rest}.")
     if not wrong and (not silent or model.is_transformers):
         return holds
     layers = Layers(model.module, [one.path for one in watch(model, model.shortened(16))])
@@ -98,6 +109,13 @@ def gradients(context: CheckContext) -> Finding:
         layer=layers.of_path(last),
         cause=_part_of(last),
     )
+
+
+def _is_unused(name: str, named: Collection[str]) -> bool:
+    """Whether a parameter may legitimately get no gradient."""
+    gate = re.match(ROUTER, name)
+    is_router = gate is not None and any(one.startswith(gate[1]) and "expert" in one for one in named)
+    return is_router or re.search(UNUSED, name) is not None
 
 
 def _is_slope(model: TokenModel) -> bool:

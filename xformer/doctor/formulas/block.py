@@ -13,7 +13,7 @@ from torch import Tensor
 from xformer.adapters.module_map import Layers
 from xformer.doctor.formulas.flow import CASTS, SUMS, Flow, called_with, is_stream, same_size
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
-from xformer.doctor.formulas.norms import Norm, norms_of
+from xformer.doctor.formulas.norms import OTHER, Norm, norms_of
 from xformer.program.attention import FoundAttention
 from xformer.program.backwards import KERNELS
 from xformer.program.record import Operation, SourceLine, Value
@@ -435,7 +435,8 @@ class BlockReader:
     def _norm(self, norm: Norm, place: str) -> Formula:
         over = " and ".join(dict.fromkeys(norm.over))
         formula = f"{norm.kind} over the {over}{', ' if place else ''}{place}"
-        return part_of("norm", formula, norm.cause, norm.operation, f"{norm.kind} over the features")
+        kind = "a layer or RMS norm" if norm.kind == OTHER else norm.kind
+        return part_of("norm", formula, norm.cause, norm.operation, f"{kind} over the features")
 
     def _network(self, one: Sublayer, at: _Sum | None) -> Formula | None:
         """What a feed-forward network computes, if the recorded numbers agree."""

@@ -94,7 +94,8 @@ def _is_part(flow: Flow, axis: Axis) -> bool:
 
 
 def _is_position(flow: Flow, atom: Atom) -> bool:
-    return atom.origin == "input" and atom.size > 1 and not flow.axes.is_features((atom,))
+    is_batch = atom.root.name.endswith(":0")
+    return atom.origin == "input" and atom.size > 1 and not is_batch and not flow.axes.is_features((atom,))
 
 
 def _is_feature(flow: Flow, atom: Atom) -> bool:
@@ -219,7 +220,8 @@ def equal_heads(found: FoundAttention, seen: Watched | None) -> Formula | None:
     """That all heads compute the same; None if they do not, or if that is not known."""
     parts = [] if seen is None else [seen.q, seen.k, seen.v]
     if not parts or any(
-        one is None or one.shape[1] < 2 or not one.any() or len(set(owners(one[0]))) > 1 for one in parts
+        one is None or one.shape[1] < 2 or not one.any() or not one.isfinite().all() or len(set(owners(one[0]))) > 1
+        for one in parts
     ):
         return None
     return part_of(
@@ -231,7 +233,7 @@ def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formul
     """Read which key and value head each query head reads; None if that is not seen, or each has its own."""
     n_heads, read = found.layout.n_heads, list[Formula]()
     for name, heads in (("k", seen.k), ("v", seen.v)) if seen is not None else ():
-        if heads is None or heads.shape[1] != n_heads or name not in found.operands:
+        if heads is None or heads.shape[1] != n_heads or name not in found.operands or not heads.isfinite().all():
             continue
         owner = owners(heads[0])
         n_groups = len(set(owner))
@@ -248,8 +250,7 @@ def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formul
 
 
 def owners(heads: Float[Tensor, "head pos width"]) -> list[int]:
-    """The first head with the same values as each head."""
-    heads = heads.nan_to_num()
+    """The first head with the same values as each head; the values must be finite."""
     return [next(i for i in range(h + 1) if torch.equal(heads[i], heads[h])) for h in range(len(heads))]
 
 
