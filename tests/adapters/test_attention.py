@@ -30,6 +30,7 @@ def test_a_key_is_forbidden_below_a_gap_and_not_by_distance() -> None:
     assert torch.equal(permitted(scores - 1e4 * (~causal).float()), causal)
     assert torch.equal(permitted(scores.masked_fill(~causal, -1e3).mT, axis=-2), causal.mT)
     assert permitted(scores).all()
+    assert permitted(scores.masked_fill(~causal, torch.inf)).all()  # a mask with the wrong sign
 
     distance = (torch.arange(300)[:, None] - torch.arange(300)).clamp(min=0)
     biased = (

@@ -40,6 +40,7 @@ OURS = {
     "embeddings/page.py": {"name"},
     "feed_forward/page.py": {"choice.title", "label", "words"},  # of a layer, or escaped where it is created
     "home/panels.py": {"label", "published.title"},
+    "home/zoom.py": {"title"},  # what to type, and whether the model has learned its task
     "positions/page.py": {"kind.title"},
     "runs/chosen.py": {"title", "words"},
     "runs/page.py": {"PRESETS[SHIPPED].title", "words"},

@@ -46,7 +46,7 @@ def permitted(scores: Float[Tensor, "*batch query key"], axis: int = -1) -> Bool
         return allowed
     highest_far = scores.masked_fill(~far, -math.inf).amax(dim=axis, keepdim=True)
     gap = scores.masked_fill(far, math.inf).amin(dim=axis, keepdim=True) - highest_far
-    return allowed & ~(far & (gap > UNDERFLOW / 2))
+    return allowed & ~(far & (gap > UNDERFLOW / 2) & gap.isfinite())
 
 
 @dataclass(frozen=True)
