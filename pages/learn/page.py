@@ -74,7 +74,7 @@ def heads_of(lesson: Lesson) -> list[list[list[list[int]]]]:
     if name not in models.shipped():
         return []
     state = [part.state for step in lesson.steps for part in step.parts if isinstance(part, Show)][-1]
-    mask = state.get("mask", MASKS[0])
+    mask = state.get("mask")
     source = models.adapter(name).input.read(lesson.input)
     run = cached_runs.run(
         name, source, mask if mask in MASKS else MASKS[0], "" if state.get("positions", True) else OFF

@@ -69,7 +69,7 @@ def finish() -> None:
         return
     link.pending, link.settled = {}, link.screen
     if link.shared is not None:
-        _write(link, link.shared | link.chosen | link.shared)
+        _write_shared(link, link.shared)
 
 
 def wait() -> None:
@@ -104,7 +104,7 @@ def share(link: Mapping[str, str]) -> None:
     ours = _link()
     ours.shared = dict(link)
     if not ours.is_running:
-        _write(ours, ours.shared | ours.chosen | ours.shared)
+        _write_shared(ours, ours.shared)
 
 
 def set_parameter(name: str, value: str) -> None:
@@ -139,6 +139,12 @@ def keep_widget_value(key: str) -> None:
     """
     if is_just_opened() and key in st.session_state:
         st.session_state[key] = st.session_state[key]
+
+
+def _write_shared(link: _Link, shared: Mapping[str, str]) -> None:
+    _write(
+        link, {**shared, **link.chosen, **shared}
+    )  # in the order of the shared ones, which win over those of the widgets
 
 
 def _write(link: _Link, parameters: Mapping[str, str]) -> None:
