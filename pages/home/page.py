@@ -9,7 +9,7 @@ import streamlit as st
 from pages.compute.call import picture_call
 from pages.compute.models import card_of_model
 from pages.compute.picture import footer, panel, shown
-from pages.controls.widgets import choose
+from pages.controls.widgets import seed
 from pages.home.language_model import next_token_panel, recorded_scene
 from pages.home.panels import (
     answer_panel,
@@ -23,6 +23,7 @@ from pages.home.panels import (
     training_panel,
 )
 from pages.home.zoom import zoom_panel
+from pages.state.link import set_parameter
 from pages.state.session import View, open_sidebar, part
 from pages.state.view import prediction_panel
 from xformer import viz
@@ -43,9 +44,15 @@ def page() -> None:
     left_out |= {"training", "numbers"} if view.task is None else set()
     left_out |= {"length"} if view.task is None or not lengths_of(view.config, view.own.task) else set()
     more = {name: words for name, (words, _) in MORE.items() if name not in left_out}
-    shown = choose("more", more, "More about this model", hide_label=True)
+    seed("more", list(more), None)  # none at first: their pictures would delay the scene
+    words = more.__getitem__
+    chosen = st.segmented_control(
+        "More about this model", list(more), format_func=words, key="more", persist_state="session"
+    )
+    set_parameter("more", chosen or "")
     view.share()
-    panel(MORE[shown][1], view)
+    if chosen is not None:
+        panel(MORE[chosen][1], view)
     with answer:  # last, because a large model is slow
         panel(ANSWERS.get(view.input.kind, _answer(view)), view)
 
