@@ -1,6 +1,6 @@
 """Attention sums and a recorded run of a long input against the pass alone: seconds and peak memory, in one run.
 
-    python -m benchmarks.long_inputs [TOKENS] [LAYERS]
+    python -m benchmarks.long_inputs [TOKENS] [LAYERS] [--kept MEGABYTES]
 
 The model has the sizes of SmolLM2-135M and arbitrary weights. The plain pass is that of Transformers with PyTorch's fused
 kernel.
@@ -50,8 +50,8 @@ def measured(work: Callable[[], Any]) -> tuple[float, float]:
     return seconds, (peak - before) / MEGABYTE
 
 
-def compare(n_tokens: int, n_layers: int) -> dict[str, float]:
-    """Measure both passes, and the time for the weights of 100 queries afterwards."""
+def compare(n_tokens: int, n_layers: int, kept: int = 512) -> dict[str, float]:
+    """Measure both passes, and the time for the weights of 100 queries afterwards. `kept` is `kept_bytes` in megabytes."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -62,7 +62,8 @@ def compare(n_tokens: int, n_layers: int) -> dict[str, float]:
     summaries = []
     with torch.no_grad():
         plain, plain_peak = measured(lambda: model(ids, logits_to_keep=1, use_cache=False))
-    ours, our_peak = measured(lambda: summaries.append(xformer.attention_summary(model, ids)))
+    keep = {"kept_bytes": kept * MEGABYTE}
+    ours, our_peak = measured(lambda: summaries.append(xformer.attention_summary(model, ids, **keep)))
     rows, _ = measured(lambda: summaries[0].weights(0, head=1, queries=slice(n_tokens - 100, n_tokens)))
     recorded = {}
     if n_tokens <= RECORDED:
@@ -79,8 +80,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", type=int, nargs="?", default=8192)
     parser.add_argument("layers", type=int, nargs="?", default=4)
+    parser.add_argument("--kept", type=int, default=512, help="kept_bytes, in megabytes")
     options = parser.parse_args()
-    for name, value in compare(options.tokens, options.layers).items():
+    for name, value in compare(options.tokens, options.layers, options.kept).items():
         print(f"{name:16} {value:10.2f}")
 
 

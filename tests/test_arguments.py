@@ -8,7 +8,7 @@ import pytest
 
 import xformer
 from xformer import analysis, viz
-from xformer.analysis.feed_forward import Survey
+from xformer.analysis.neuron_survey import Survey
 from xformer.analysis.scoring import Agreement
 from xformer.errors import XformerError
 from xformer.reading import Reading

@@ -27,7 +27,8 @@ from pages.state.session import open_sidebar
 from pages.state.view import View, prediction_panel, switch
 from xformer import analysis, viz
 from xformer.adapters import TaskModel
-from xformer.analysis.feed_forward import CANDIDATES, CLEARER, MAX_TOKENS, SHUFFLES, Survey, activity, fitting
+from xformer.analysis.feed_forward import MAX_TOKENS, activity
+from xformer.analysis.neuron_survey import CANDIDATES, CLEARER, SHUFFLES, Survey, fitting
 from xformer.components import FEED_FORWARDS
 from xformer.formatting import percent
 from xformer.layer_path import LayerPath

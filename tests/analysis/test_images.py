@@ -10,7 +10,6 @@ from tests.adapters.families import FAMILIES
 from tests.adapters.test_attachment import Written
 from tests.layers.reference import randomise
 from xformer.adapters import TaskModel
-from xformer.analysis.feed_forward import survey
 from xformer.analysis.images import (
     classes,
     filter_components,
@@ -19,6 +18,7 @@ from xformer.analysis.images import (
     patch_weights,
     predict_test_images,
 )
+from xformer.analysis.neuron_survey import survey
 from xformer.errors import InputError, UnavailableError
 from xformer.model import Transformer
 from xformer.presets import preset

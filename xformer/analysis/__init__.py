@@ -38,14 +38,9 @@ if TYPE_CHECKING:
     from xformer.analysis.embeddings import projection as projection
     from xformer.analysis.embeddings import vectors as vectors
     from xformer.analysis.feed_forward import activations as activations
-    from xformer.analysis.feed_forward import exciting_inputs as exciting_inputs
     from xformer.analysis.feed_forward import expert_weights as expert_weights
-    from xformer.analysis.feed_forward import firing as firing
     from xformer.analysis.feed_forward import neuron as neuron
-    from xformer.analysis.feed_forward import neurons as neurons
     from xformer.analysis.feed_forward import promotion as promotion
-    from xformer.analysis.feed_forward import survey as survey
-    from xformer.analysis.feed_forward import triggers as triggers
     from xformer.analysis.generation import decode_steps as decode_steps
     from xformer.analysis.generation import divergence_by_step as divergence_by_step
     from xformer.analysis.generation import likeliest_tokens as likeliest_tokens
@@ -70,6 +65,11 @@ if TYPE_CHECKING:
     from xformer.analysis.needle import needle_finding as needle_finding
     from xformer.analysis.needle import needle_keys as needle_keys
     from xformer.analysis.needle import needle_text as needle_text
+    from xformer.analysis.neuron_survey import exciting_inputs as exciting_inputs
+    from xformer.analysis.neuron_survey import firing as firing
+    from xformer.analysis.neuron_survey import neurons as neurons
+    from xformer.analysis.neuron_survey import survey as survey
+    from xformer.analysis.neuron_survey import triggers as triggers
     from xformer.analysis.number_waves import circle as circle
     from xformer.analysis.number_waves import spectrum as spectrum
     from xformer.analysis.positions import position_curves as position_curves

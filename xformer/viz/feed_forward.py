@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from xformer.analysis.feed_forward import Survey, activity
 from xformer.analysis.feed_forward import activations as activations_table
+from xformer.analysis.feed_forward import activity
 from xformer.analysis.feed_forward import expert_weights as weights_table
-from xformer.analysis.feed_forward import firing as firing_table
 from xformer.analysis.feed_forward import neuron as neuron_table
-from xformer.analysis.feed_forward import neurons as neurons_table
 from xformer.analysis.feed_forward import promotion as promotion_table
+from xformer.analysis.neuron_survey import Survey
+from xformer.analysis.neuron_survey import firing as firing_table
+from xformer.analysis.neuron_survey import neurons as neurons_table
 from xformer.arguments import Count, Size
 from xformer.formatting import check_indices, check_option
 from xformer.layer_path import layer_title

@@ -12,7 +12,7 @@ import xformer
 from pages.feed_forward.page import ablation_note, framed, layer_headline, story_headline
 from tests.pages.conftest import ROOT, Open, complaints, text
 from xformer.adapters import TaskModel
-from xformer.analysis.feed_forward import fitting
+from xformer.analysis.neuron_survey import fitting
 from xformer.errors import UnavailableError
 
 PAGE = "pages/feed_forward/page.py"
