@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import Browser, Page, expect
 
 import xformer
+from tests.training.tiny import random_model
+from xformer.widgets.page import scene_page
+from xformer.widgets.scene_data import scene_data
 
 pytestmark = pytest.mark.browser
 INPUT = "3 7 12 9"
@@ -49,3 +53,30 @@ def test_saved_view_is_exact_and_follows_the_theme(offline: tuple[Page, list[str
         pictures.append(page.locator(".av .grid .base").evaluate("canvas => canvas.toDataURL()"))
     assert pictures[0] != pictures[1], "the canvas was not redrawn"
     assert not wrong
+
+
+HEADS = """(canvas) => {
+    const box = canvas.getBoundingClientRect(), tip = canvas.getRootNode().querySelector(".tip"), found = new Set();
+    for (let down = 3; down < box.height; down += 5)
+        for (let along = 3; along < box.width; along += 5) {
+            canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + along, clientY: box.top + down }));
+            const head = !tip.hidden && tip.textContent.match(/^Layer \\d+ · head \\d+/);
+            if (head) found.add(head[0]);
+        }
+    return [...found];
+}"""
+"""The heads of the scene under a fine grid of points."""
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_no_head_of_a_deep_model_is_drawn_over_another(
+    offline: tuple[Page, list[str]], tmp_path: Path, width: int
+) -> None:
+    page, _ = offline
+    page.set_viewport_size({"width": width, "height": 720})
+    reading = xformer.read(random_model("decoder", n_layers=30, n_heads=9), torch.tensor([[3, 1, 4]]))
+    (tmp_path / "scene.html").write_text(scene_page(scene_data(reading)), "utf-8")
+    page.goto((tmp_path / "scene.html").as_uri())
+    page.locator(".scene .time").evaluate("node => { node.value = 1000; node.dispatchEvent(new Event('input')); }")
+    found = page.locator(".scene canvas").evaluate(HEADS)
+    assert set(found) == {f"Layer {layer} · head {head}" for layer in range(1, 31) for head in range(1, 10)}

@@ -84,7 +84,8 @@ function placed(scene, width, tall) { // `tall`: how much higher than usual
   for (const stack of scene.stacks) fixed += chip + 10 + stripsOf(stack).length * (strip + 14);
   const each = Math.max(4, (width - fixed) / Math.max(1, layers));
   const inner = isDeep || isNarrow ? 0 : Math.min(64, each * 0.36); // room for the vectors between two layers
-  let x = 2;
+  const pitch = each < 12 ? (width - 4) / Math.max(1, layers) : each; // of heads: below a deep model on a phone, the whole width
+  let x = 2, before = 0;
   scene.stacks.forEach((stack) => {
     const at = { chip: x, chipWidth: chip, columns: /** @type {object[]} */ ([]), layers: /** @type {object[]} */ ([]) };
     x += chip + 10;
@@ -94,20 +95,21 @@ function placed(scene, width, tall) { // `tall`: how much higher than usual
       if (isShown) x += strip + 14;
     });
     stack.layers.forEach(() => {
-      at.layers.push({ x, width: each - inner, stripAt: x + each - inner + 2, stripWidth: Math.max(0, inner - 8) });
+      const headsAt = pitch > each ? 2 + before * pitch : x + 2;
+      at.layers.push({ x, width: each - inner, stripAt: x + each - inner + 2, stripWidth: Math.max(0, inner - 8), headsAt });
       x += each;
+      before += 1;
     });
     place.stacks.push(at);
   });
   place.answers = x + 8;
-  // The heads of a layer are below its part of the stream, in the number of columns that makes them largest.
+  // The heads of a layer are in the number of columns that makes them largest.
   const heads = Math.max(...scene.stacks.flatMap((stack) => stack.layers.map((layer) => sum(layer.attention, (part) => part.drawn))), 1);
-  const room = each - 6;
   let columns = 1;
-  const sizeIn = (n) => Math.min(56 * tall, room / n - 3, (170 * tall) / Math.ceil(heads / n) - 3);
-  while (columns < heads && sizeIn(columns + 1) >= sizeIn(columns)) columns += 1;
+  const sizeIn = (n) => Math.min(56 * tall, (pitch - (n > 1 ? 6 : 0)) / n - 3, (170 * tall) / Math.ceil(heads / n) - 3);
+  while (columns < heads && sizeIn(columns + 1) >= Math.max(1, sizeIn(columns))) columns += 1;
   const lines = Math.ceil(heads / columns);
-  place.thumb = Math.max(3, sizeIn(columns));
+  place.thumb = Math.max(1, sizeIn(columns));
   place.thumbColumns = columns;
   place.headsTop = place.bottom + 24;
   place.height = place.headsTop + lines * (place.thumb + 3) + 4;
@@ -219,14 +221,14 @@ function paint(context, scene, place, clock, look, pointed) {
         if (part.added) dots(context, place, part.added, spot.x + spot.width * 0.62, Math.max(0.35, done), look.attention, false, done ? 0.9 : AHEAD);
         const [rows, keys] = part.shape;
         for (let head = 0; head < part.drawn; head += 1, n += 1) {
-          const x = spot.x + 2 + (n % place.thumbColumns) * (place.thumb + 3);
+          const x = spot.headsAt + (n % place.thumbColumns) * (place.thumb + 3);
           const y = place.headsTop + Math.floor(n / place.thumbColumns) * (place.thumb + 3);
           const lit = ease(Math.min(1, Math.max(0, done * 1.6 - (0.6 * head) / part.drawn)));
           context.globalAlpha = AHEAD + (1 - AHEAD) * lit;
           context.imageSmoothingEnabled = false;
           context.drawImage(look.picture(part, head), x, y, place.thumb, place.thumb);
           const isPointed = pointed?.part === part && pointed.head === head;
-          if (isPointed || place.thumb > 10) {
+          if (isPointed || place.thumb > 8) {
             context.globalAlpha = isPointed ? 1 : 0.35 * lit + 0.15;
             context.strokeStyle = isPointed ? look.text : look.hues[head % look.hues.length];
             context.lineWidth = isPointed ? 2 : 1;
