@@ -271,7 +271,7 @@ def neurons(
         "cell_colour": cell_colours(stops, share.flatten(), low, 1.0),
     }
     look: dict[str, Any] = {"ticks": False, "labelFlush": False}
-    axis = alt.Axis(orient="top", labelAngle=0 if wide else -90, labelOverlap=len(places) > 24, **look)
+    axis = alt.Axis(orient="top", labelAngle=0 if wide else -90, labelOverlap=True, **look)
     x = alt.X("place:N", sort=places, title=None, axis=axis)
     y = alt.Y("name:N", sort=rows, title=None, axis=alt.Axis(labelLimit=280, labelOverlap=False, **look))
     click = alt.selection_point(name="cell", fields=["neuron"], on="click")
@@ -323,7 +323,7 @@ def promotion(
     names = list(dict.fromkeys(data["neuron"]))
     best = data.loc[data.groupby("neuron", sort=False)["adds"].idxmax()]
     hover = tooltips("neuron:N", "token:N", ("adds:Q", "contribution to the logit", "+.5f"))
-    x = alt.X("token:N", sort=labels, title="token", axis=alt.Axis(labelAngle=-90, labelOverlap=False))
+    x = alt.X("token:N", sort=labels, title="token", axis=alt.Axis(labelAngle=-90, labelOverlap=True))
     y = alt.Y("neuron:N", sort=names, title=None, axis=alt.Axis(labelOverlap=False))
     legend = alt.Legend(title="contribution to the logit", orient="top", gradientLength=160, format="+.2~f")
     colour = heat_colour("adds:Q", theme.DIVERGING, -limit, limit, legend=legend)
@@ -358,7 +358,7 @@ def neuron(
     data = pd.concat([table.assign(place=places) for table in tables])
     colours = [theme.PART_HUES["feed_forward"], theme.HEAD_HUES[1]]
     legend = alt.Legend(title=None, orient="top") if two else None
-    axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=len(places) > 24)
+    axis = alt.Axis(labelAngle=0 if len(places) <= 8 else -90, labelOverlap=True)
     chart = alt.Chart(data).mark_bar().encode(
         alt.X("place:N", sort=places, title="position · token", axis=axis),
         alt.Y("activation:Q", title="activation"),

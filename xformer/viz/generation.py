@@ -290,7 +290,7 @@ def _shown(p: float, is_predicted: bool) -> str:
 
 def _steps(places: dict[int, str], title: str) -> alt.X:
     angle = -90 if len(places) > 8 and max(map(len, places.values())) > 3 else 0
-    axis = alt.Axis(labelAngle=angle, labelOverlap=len(places) > 40, labelFontSize=12)
+    axis = alt.Axis(labelAngle=angle, labelOverlap=True, labelFontSize=12)
     return alt.X("place:O", sort=list(places.values()), title=title, axis=axis, scale=alt.Scale(type="band"))
 
 

@@ -206,7 +206,7 @@ def point_axis() -> alt.Axis:
 def flat_axis(n: int, orient: Literal["top", "bottom"] = "top") -> alt.Axis:
     """Return the axis of `n` positions above or below the columns, with vertical labels if there are many."""
     angle = 0 if n <= ROOMY else -90
-    return alt.Axis(labelAngle=angle, orient=orient, labelOverlap=n > TIGHT, labelFontSize=11, labelFlush=False)
+    return alt.Axis(labelAngle=angle, orient=orient, labelOverlap=True, labelFontSize=11, labelFlush=False)
 
 
 SHOWN = 7
