@@ -8,7 +8,7 @@ BIN := .venv/bin
 SCRIPTS := $(if $(shell command -v npm),node_modules)
 NO_NODE := @echo "NODE IS NOT INSTALLED: the scripts in xformer/widgets are not checked." >&2
 
-.PHONY: families app models recorded bundle test faults attack floors packages lint bench gpu checkpoints scores docs pages gallery animation notebooks clean
+.PHONY: families app models recorded bundle test faults attack floors packages lint bench gpu checkpoints scores docs pages gallery readme-pictures notebooks clean
 
 app: .venv/app
 	$(if $(MODEL)$(wildcard models/$(LANGUAGE_MODEL)),,@$(BIN)/python -m xformer models fetch $(LANGUAGE_MODEL) || true)
@@ -63,9 +63,9 @@ pages: .venv/app
 gallery: .venv/test
 	$(BIN)/python -m tools.gallery $(MODELS_FOLDER)
 
-# Record docs/animation.webp, the animation at the top of the README, from the running app: half a minute.
-animation: .venv/test
-	$(BIN)/python -m tools.animation
+# Record the pictures of the README from the running app: a minute.
+readme-pictures: .venv/test models
+	$(BIN)/python -m tools.readme_pictures
 
 notebooks: .venv/docs
 	$(BIN)/python -m tools.notebooks

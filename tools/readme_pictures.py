@@ -1,8 +1,10 @@
-"""`make animation`: record docs/animation.webp for the README, a run in the scene of Home and then a mask on Attention.
+"""`make readme-pictures`: record the pictures of the README, which are screenshots of the running app.
 
-    python -m tools.animation [--out docs/animation.webp]
+    python -m tools.readme_pictures [--out docs]
 
-The frames are screenshots of the running app. The slider of the scene selects each frame, so recordings are reproducible.
+animation.webp     a run in the scene of Home, then a mask on Attention; the slider of the scene selects each frame
+any-model.png      Home with SmolLM2, which `make models` fetches
+train.png          a model that has just learned to reverse
 """
 
 from __future__ import annotations
@@ -35,18 +37,40 @@ Frame = tuple[Image.Image, int]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=DOCS / "animation.webp", help="the output file")
-    out = parser.parse_args().out
-    with server("app.py") as address, chromium() as browser:
+    parser.add_argument("--out", type=Path, default=DOCS, help="the output folder")
+    folder = parser.parse_args().out
+    with server("-m", "streamlit", "run", "app.py") as address, chromium() as browser:
+        for name, size, show in (("any-model", (1280, 720), home), ("train", (1280, 900), train)):
+            page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+            page.set_default_timeout(PATIENCE)
+            show(page, address)
+            page.wait_for_timeout(VIEW)
+            shot(page).quantize().save(folder / f"{name}.png", optimize=True)
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         page.set_default_timeout(PATIENCE)
         frames = [*scene(page, address), *attention(page, address)]
+    out = folder / "animation.webp"
     images, milliseconds = zip(*frames, strict=True)
     images[0].save(out, save_all=True, append_images=images[1:], duration=milliseconds, loop=0, quality=80, method=6)
     size = out.stat().st_size
     print(f"{len(frames)} frames, {sum(milliseconds) / 1000:.0f} s, {size:,} bytes, written to {out}")
     if size > MAX_BYTES:
         sys.exit(f"That is more than {MAX_BYTES:,} bytes; record fewer frames.")
+
+
+def home(page: Page, address: str) -> None:
+    """Show Home with a language model whose run is over."""
+    page.goto(address)
+    page.locator(".st-key-next_add").wait_for()
+    page.wait_for_timeout(VIEW)  # until the recorded run is gone
+    page.locator(".st-key-scene .time").evaluate(MOVE, 1000)
+
+
+def train(page: Page, address: str) -> None:
+    """Train a small model to its end."""
+    page.goto(f"{address}/train?run=new")
+    page.locator(".st-key-start_reverse-small").get_by_role("button").first.click()
+    page.get_by_text("Finished after").first.wait_for()
 
 
 def scene(page: Page, address: str) -> Iterator[Frame]:
