@@ -412,10 +412,15 @@ class BlockReader:
         return any(min(at) < other.last.index < max(at) for other in alike) if at else False
 
     def _is_cut(self, one: Sublayer) -> bool:
-        """Whether nothing of what a sub-layer reads reaches the output but through it."""
-        if not same_size(one.entered, one.left):
-            return False
+        """Whether nothing of what a sub-layer reads reaches the output but through it.
+
+        An expert reads a selection of the stream, so what may go around it has the size of the stream.
+        """
         block = self._block(one.running)
+        lead = self._lead(one, block)
+        stream = one.entered if lead is None else lead.entered
+        if not same_size(one.entered, one.left) or not same_size(one.entered, stream):
+            return False
         beside = [
             other.left
             for other in self.sublayers
@@ -423,7 +428,7 @@ class BlockReader:
         ]
         around = self._flow.before(self._flow.program.outputs, without=beside)
         before = self._flow.before([one.entered])
-        return not any(is_stream(value) and same_size(value, one.entered) for value in around & before)
+        return not any(is_stream(value) and same_size(value, stream) for value in around & before)
 
     # Norms and feed-forward networks
 
