@@ -36,16 +36,19 @@ def formula(context: CheckContext) -> Finding:
     assume(found, "No attention was found whose formula can be read.")
     causes = list(dict.fromkeys(one.cause for one in found if one.cause))
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
+    read = {(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")}
     if not causes:
+        assume(read, "The formula of no attention can be read: how its scores are made from queries and keys is not known.")
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        n = len({(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")})
-        return Finding("holds", f"Nothing is unusual in {count(n, 'attention')}{scores}.", formulas=found)
+        return Finding("holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}.", formulas=found)
     first = next(one for one in found if one.cause == causes[0])
     sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)
     at = f" in `{first.text}` ({first.line})" if first.text else ""
     is_broken = bool(context.spec) or causes[0] in BREAKS_A_RULE
     words = REMEDIES[first.part].format(usual=first.usual)
+    if first.cause == "mask_not_applied" and context.model.mask_left_out:
+        words = f"pass the argument {context.model.mask_left_out}, which the call leaves out; {words}"
     remedy = f"{words[0].upper()}{words[1:]}{at}." if is_broken else f"If this is not meant: {words}{at}."
     finding = Finding("unusual", sentence, remedy, cause=causes[0], line=first.line, formulas=found)
     if not is_broken:

@@ -8,6 +8,7 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
+from xformer.doctor.arguments import ARGUMENTS
 from xformer.doctor.causes import decoder_read_as_encoder, with_cause
 from xformer.doctor.check import (
     CheckContext,
@@ -22,7 +23,7 @@ from xformer.doctor.check import (
     stacked,
 )
 from xformer.doctor.localise import first_not_finite, localise
-from xformer.doctor.token_model import ARGUMENTS, ModelCall
+from xformer.doctor.token_model import ModelCall
 from xformer.doctor.watch import watch
 from xformer.errors import UnavailableError
 from xformer.model import Transformer
@@ -55,6 +56,7 @@ def later_tokens(context: CheckContext, base: ModelCall) -> list[Pair]:
 
 def _assume_causal(context: CheckContext) -> None:
     model = context.model
+    assume(model.causal or not model.mask_left_out, NOT_CAUSAL_HERE.format(name=model.mask_left_out))
     assume(model.causal, "The model is not causal: every token may attend to every other.")
     assume(model.base.read.shape[1] >= 2, "The input has only one token; give at least two.")
     assume(model.has_output_by_position, "The model has a single output for the whole input.")
@@ -63,11 +65,15 @@ def _assume_causal(context: CheckContext) -> None:
 @check("causality", "changing a later token changes no earlier output")
 def causality(context: CheckContext) -> Finding:
     """Compare the outputs before a changed token."""
+    model = context.model
+    if model.base.target is not None and not (model.causal or model.is_causal_given or model.mask_left_out):
+        return Finding("unusual", OPEN_DECODER, f"If it is meant to generate token by token: {PASS_TARGET_MASK}.")
     _assume_causal(context)
-    pairs = later_tokens(context, context.model.base)
+    pairs = later_tokens(context, model.base)
     holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
     broken = "With {title}, earlier outputs change {by}: the model sees the future."
-    return context.compare(pairs, holds, broken, REMEDY)
+    remedy = f"Pass the argument {model.mask_left_out}, which the call leaves out. {REMEDY}" if model.mask_left_out else REMEDY
+    return context.compare(pairs, holds, broken, remedy)
 
 
 @check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
@@ -93,6 +99,12 @@ def causality_with_attention(context: CheckContext) -> Finding:
     return found
 
 
+OPEN_DECODER = "The decoder is not causal: a token of the target may attend to later ones."
+PASS_TARGET_MASK = "pass a causal mask for the target, as the argument tgt_mask of nn.Transformer"
+NOT_CAUSAL_HERE = (
+    "Without the argument {name}, every token may attend to every other: if the model is meant to be causal, its caller passes a "
+    "mask. Pass one, as in diagnose(model, {{…, '{name}': mask}}), to check it."
+)
 PADDED_TOKENS = 6
 """Number of tokens of the padded input; few, because many padding lengths are tried."""
 MAX_PADS = 40
@@ -125,7 +137,10 @@ def _short(context: CheckContext, n: int = PADDED_TOKENS) -> ModelCall:
     """Return a run over the first tokens of the input, fewer than the model can read, so that there is room for padding."""
     model = context.model
     n = max(1, min(n, model.max_len - 3))
-    return replace(model.base, tokens=model.base.tokens[:, :n])
+    tokens = model.base.tokens[:, :n]
+    if model.pad_in_code is not None:
+        tokens = torch.where(tokens == model.pad_in_code, model.other_tokens(tokens), tokens)
+    return replace(model.base, tokens=tokens)
 
 
 def _assume_padding(context: CheckContext) -> None:
@@ -202,7 +217,8 @@ def right_padding(context: CheckContext) -> Finding:
     base, model = _short(context), context.model
     room = model.max_len - base.tokens.shape[1]
     other = int(model.other_tokens(base.tokens)[0, 0])
-    contents = [model.pad] if not model.has_output_by_position else [model.pad, other]
+    has_mask = model.has_output_by_position and model.pad_in_code is None
+    contents = [model.pad, other] if has_mask else [model.pad if model.pad_in_code is None else model.pad_in_code]
     pairs = [
         _pair(
             context,
@@ -216,7 +232,7 @@ def right_padding(context: CheckContext) -> Finding:
         for content in contents
     ]
     assume(pairs, f"{FULL} padding.")
-    holds = "Padding on the right changes no output, whatever token it contains."
+    holds = "Padding on the right changes no output" + (", whatever token it contains." if has_mask else ".")
     return context.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
 
 
@@ -268,6 +284,7 @@ def masked_row(context: CheckContext) -> Finding:
     """Try padding on the left of a causal model, or a row that is all padding."""
     _assume_padding(context)
     base, model = _short(context), context.model
+    assume(model.pad_in_code is None, "The model takes no padding mask: it finds padding in its tokens.")
     assume(base.tokens.shape[1] + 3 <= model.max_len, f"{FULL} padding.")
     run, what = _padded(context, base, 3, left=True, with_positions=False), "padding on the left"
     if not model.causal or base.target is not None:
