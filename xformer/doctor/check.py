@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from xformer.doctor.formulas import Formula, formulas
 from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
@@ -232,6 +232,14 @@ class CheckContext:
     spec: str | tuple[Formula, ...] = ""
     """What the model is meant to be: one of `ARCHITECTURES`, "attention" for its attention alone, or the formulas of a
     reference; "" if that is not known."""
+    reference: TokenModel | None = None
+    """The module that the model is compared with, on the same input; None if there is none."""
+
+    @property
+    def has_same_weights(self) -> bool:
+        """Whether the reference has weights of the same names and sizes, so that outputs can be compared."""
+        other = self.reference
+        return other is not None and sizes_of(self.model.module) == sizes_of(other.module)
 
     @cached_property
     def floor(self) -> float:
@@ -316,6 +324,13 @@ class CheckContext:
             return Finding("holds", holds, size=size, floor=self.floor)
         sentence = broken.format(title=pairs[worst].title, by=by(size))
         return Finding("broken", sentence, remedy, size, self.floor, pairs[worst])
+
+
+def sizes_of(module: nn.Module) -> dict[str, torch.Size]:
+    """The sizes of all weights and statistics of a module, by name; a weight with two names is in it twice."""
+    statistics = {name: one for name, one in module.named_buffers() if name.endswith(("running_mean", "running_var"))}
+    weights = dict(module.named_parameters(remove_duplicate=False)) | statistics
+    return {name: one.shape for name, one in weights.items()}
 
 
 def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -291,13 +292,16 @@ def _context(model: TokenModel, spec: Specification) -> CheckContext:
     if not isinstance(module, nn.Module):
         raise InputError(f'A specification is a name, a ModelConfig or a module; got {type(spec).__name__}, not "gpt".')
     target = model.base.target
-    inputs = model.base.tokens if target is None else {"tokens": model.base.tokens, "decoder_input_ids": target}
+    inputs: dict[str, Any] = {"input_ids" if hasattr(module, "main_input_name") else "tokens": model.base.tokens}
+    inputs |= {} if target is None else {"decoder_input_ids": target}
+    inputs |= {name: one for name, one in model.extra.items() if name in inspect.signature(module.forward).parameters}
     reference = TokenModel.of(module, inputs)
     is_causal = model.causal or reference.causal
     read = CheckContext(replace(reference, causal=is_causal)).formulas
-    if not any(one.part == "scale" for one in read):
+    context = CheckContext(replace(model, causal=is_causal), read, replace(reference, causal=is_causal))
+    if not any(one.part == "scale" for one in read) and not context.has_same_weights:
         raise InputError("The attention of the reference cannot be read, so nothing can be compared with it.")
-    return CheckContext(replace(model, causal=is_causal), read)
+    return context
 
 
 def run_check(context: CheckContext, check: Check) -> Finding:

@@ -521,7 +521,9 @@ class TokenModel:
             model = self.copied()
             model.module.cpu()
         for length in range(longest, longest - MAX_OFFSET, -1):
-            tokens = self.base.read.cpu().repeat(1, -(-length // self.base.read.shape[1]))[:, :length]
+            tokens = self.other_tokens(
+                self.base.read.cpu().repeat(1, -(-length // self.base.read.shape[1]))[:, :length]
+            )
             with suppress(Exception):  # a module may raise anything beyond its tables
                 model.logits(self.base.with_read(tokens))
                 return max(n, length)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
-from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against, unread
 
+UNREAD = "Not checked, because no attention can be followed from its queries and keys to its weights."
 REMEDIES = {
     "scale": "the scores should be {usual}",
     "projections": "make q, k and v with three weights, or with three slices of one",
@@ -37,13 +38,24 @@ def formula(context: CheckContext) -> Finding:
     causes = list(dict.fromkeys(one.cause for one in found if one.cause))
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
     read = {(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")}
+    is_compared = (
+        not isinstance(context.spec, tuple) or context.has_same_weights
+    )  # the check `reference` compares all of it
+    rest = "" if is_compared else unread(found, context.spec)
+    if not causes and not read:
+        return Finding("not applicable", f"{UNREAD} {rest}".rstrip(), formulas=found)
+    if not causes and rest:
+        return Finding("could not run", rest, formulas=found)
     if not causes:
-        assume(read, "The formula of no attention can be read: how its scores are made from queries and keys is not known.")
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        return Finding("holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}.", formulas=found)
+        return Finding(
+            "holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}. {rest}".rstrip(), formulas=found
+        )
     first = next(one for one in found if one.cause == causes[0])
-    sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)
+    sentence = (
+        " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes) + f" {rest}".rstrip()
+    )
     at = f" in `{first.text}` ({first.line})" if first.text else ""
     is_broken = bool(context.spec) or causes[0] in BREAKS_A_RULE
     words = REMEDIES[first.part].format(usual=first.usual)

@@ -22,6 +22,7 @@ from xformer.doctor.check import (
     count,
     stacked,
 )
+from xformer.doctor.formulas.masks import PREFIX
 from xformer.doctor.localise import first_not_finite, localise
 from xformer.doctor.token_model import ModelCall
 from xformer.doctor.watch import watch
@@ -72,8 +73,26 @@ def causality(context: CheckContext) -> Finding:
     pairs = later_tokens(context, model.base)
     holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
     broken = "With {title}, earlier outputs change {by}: the model sees the future."
-    remedy = f"Pass the argument {model.mask_left_out}, which the call leaves out. {REMEDY}" if model.mask_left_out else REMEDY
-    return context.compare(pairs, holds, broken, remedy)
+    remedy = (
+        f"Pass the argument {model.mask_left_out}, which the call leaves out. {REMEDY}"
+        if model.mask_left_out
+        else REMEDY
+    )
+    found = context.compare(pairs, holds, broken, remedy)
+    n = _prefix(context) if found.verdict == "broken" else 0
+    if n and all(context.apart(pair) <= context.limit for pair in pairs if len(pair.at) >= n):
+        sentence = f"The first {n} tokens see each other, as in a prefix language model; the others see no later one."
+        return Finding(
+            "unusual", sentence, f"If this is not meant: {remedy[0].lower()}{remedy[1:]}", found.size, found.floor
+        )
+    return found
+
+
+def _prefix(context: CheckContext) -> int:
+    """The number of tokens that every query sees, if that is the mask of all attentions; 0 if it is not."""
+    masks = {one.formula for one in context.formulas if one.part == "mask"}
+    sizes = [one.removeprefix(PREFIX) for one in masks]
+    return int(sizes[0]) if len(sizes) == 1 and sizes[0].isdigit() else 0
 
 
 @check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
@@ -102,8 +121,8 @@ def causality_with_attention(context: CheckContext) -> Finding:
 OPEN_DECODER = "The decoder is not causal: a token of the target may attend to later ones."
 PASS_TARGET_MASK = "pass a causal mask for the target, as the argument tgt_mask of nn.Transformer"
 NOT_CAUSAL_HERE = (
-    "Without the argument {name}, every token may attend to every other: if the model is meant to be causal, its caller passes a "
-    "mask. Pass one, as in diagnose(model, {{…, '{name}': mask}}), to check it."
+    "Without the argument {name}, every token may attend to every other: if the model is meant to be causal, its caller "
+    "passes a mask. Pass one, as in diagnose(model, {{…, '{name}': mask}}), to check it."
 )
 PADDED_TOKENS = 6
 """Number of tokens of the padded input; few, because many padding lengths are tried."""
@@ -208,6 +227,13 @@ def left_padding(context: CheckContext) -> Finding:
         return replace(given, sentence=f"{given.sentence} {without}; generate() passes {name}.")
     sentence = f"{found.sentence} Positions count the padding, unless {name} is given."
     return replace(found, sentence=sentence, remedy="Count positions from the first real token, by default as well.")
+
+
+def with_padding(context: CheckContext, *, left: bool) -> ModelCall | None:
+    """A run with three tokens of padding; None if there is no room for them."""
+    base = _short(context)
+    has_room = base.tokens.shape[1] + 3 <= context.model.max_len
+    return _padded(context, base, 3, left=left, with_positions=False) if has_room else None
 
 
 @check("right_padding", "padding on the right changes no output, whatever token it contains")

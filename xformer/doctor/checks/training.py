@@ -59,7 +59,7 @@ def gradients(context: CheckContext) -> Finding:
         model.module.requires_grad_(True)
     named = {name: one for name, one in model.module.named_parameters() if one.requires_grad}
     with torch.enable_grad():
-        logits = _differentiable_logits(model, model.base)
+        logits = differentiable_logits(model, model.base)
         labels = model.base.read[:, : logits.shape[1]] % logits.shape[-1]
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
@@ -134,7 +134,8 @@ def _is_slope(model: TokenModel) -> bool:
     return torch.autograd.gradcheck(outputs, (start,), **options)
 
 
-def _differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+def differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+    """The outputs of a run, with their graph."""
     if isinstance(model.module, Transformer):
         run = run.each(lambda one: one.to(model.device))
         return model.module(run.tokens, run.target).cpu()

@@ -18,6 +18,8 @@ from xformer.program.attention import FoundAttention
 from xformer.program.record import Operation, Value, source_of
 
 USUAL = "keys ≤ query"
+PREFIX = "keys ≤ query, or keys < "
+"""The mask of a prefix language model, up to the length of the prefix."""
 APPLIED = {
     "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "baddbmm", "addbmm",
     "addmm", "scaled_dot_product_attention",
@@ -171,6 +173,8 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
         rules += [(f"{window} ≤ query + {m}", "mask_off_by_one", near & (back >= -m)) for m in (1, 2)]
         rules += [(f"{window} < query", "mask_excludes_itself", near & (back > 0))]
         rules += [(f"not {window} ≤ query", "mask_inverted", ~(near & (back >= 0)))]
+    at = torch.arange(n, device=device)
+    rules += [(f"{PREFIX}{p}", "", (back >= 0) | (at < p)) for p in range(2, n - 1)]
     for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
         for formula, cause, mask in rules:
             if bool((allowed == mask).all()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,6 +90,47 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
         else:
             is_lost = one.formula == NONE and all(other.formula != NONE for other in reference)
             yield replace(one, cause="positions_missing") if is_lost and not one.cause else one
+
+
+_NAMES = {
+    "scale": "the scale of the scores",
+    "mask": "the mask",
+    "softmax": "the softmax",
+    "projections": "the projections",
+    "heads": "the split into heads",
+    "residual of attention": "the sum after the attention",
+    "residual of network": "the sum after the feed-forward network",
+    "feed_forward": "the feed-forward network",
+}
+"""The parts that every layer should have, by `_place`."""
+_FUSED = {"softmax", "projections", "heads"}
+"""Those that a fused function computes."""
+
+
+def unread(found: Sequence[Formula], reference: Sequence[Formula]) -> str:
+    """Which parts of the reference have no counterpart, or which neither shows, in a sentence; "" for none.
+
+    Layers that the model does not have are left out, and what a fused function computes.
+    """
+    own, its = (Counter((one.layer, _place(one)) for one in of) for of in (found, reference))
+    layers = {layer for layer, _ in own}
+    missing: dict[str, list[int | None]] = {}
+    for layer, part in its - own:
+        is_fused = part in _FUSED and (layer, "scale") in own and (layer, "softmax") not in own
+        if part in _NAMES and layer in layers and not is_fused:
+            missing.setdefault(part, []).append(layer)
+    either = {part for _, part in (*own, *its)}
+    neither = [name for part, name in _NAMES.items() if part not in either and part not in ("mask", *_FUSED)]
+    words = [f"{_NAMES[part]}{_in_layers(of)}" for part, of in missing.items()]
+    sentences = [f"Not checked, because the code of the model does not show it: {', '.join(words)}."] if words else []
+    if neither and any(one.part == "scale" for one in reference):
+        sentences.append(f"Read in neither model: {', '.join(neither)}.")
+    return " ".join(sentences)
+
+
+def _in_layers(layers: Sequence[int | None]) -> str:
+    known = sorted(one for one in layers if one is not None)
+    return f" in {'layer' if len(known) == 1 else 'layers'} {', '.join(map(str, known))}" if known else ""
 
 
 def _place(one: Formula) -> str:
