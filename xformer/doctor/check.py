@@ -209,8 +209,8 @@ CAUSES_OF_CHECKS = {
 def broken(
     sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
 ) -> Finding:
-    """Return a finding of a broken rule; `at` gives the layer, head, query, key and pattern of its location."""
-    place = FaultLocation("", cause, **at) if cause or at.get("layer") is not None else None
+    """Return a finding of a broken rule; `at` gives the name, layer, head, query, key and pattern of its location."""
+    place = FaultLocation(**({"name": ""} | at), cause=cause) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 

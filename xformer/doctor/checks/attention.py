@@ -75,7 +75,8 @@ def finding_at(
 ) -> Finding:
     """Return a finding of a broken rule at one cell of one attention."""
     pattern = one.pattern[0, cell["head"]].detach()
-    return broken(sentence, remedy, size, cause=cause, layer=one.layer, pattern=pattern, **cell)
+    name = f"{one.path}.{cause}"
+    return broken(sentence, remedy, size, cause=cause, name=name, layer=one.layer, pattern=pattern, **cell)
 
 
 def _wrong_rows(one: Watched, limit: float) -> Finding | None:
@@ -249,7 +250,7 @@ def key_value_groups(context: CheckContext) -> Finding:
                 group = head * len(distinct) // n_heads
                 if owner != distinct[group]:
                     sentence = "A query head reads the key/value head of another group."
-                    found = broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
+                    found = broken(sentence, GROUPING, name=f"{one.path}.v", layer=one.layer, head=head, cause="v")
                     return replace(found, cause="key_value_head_order")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")

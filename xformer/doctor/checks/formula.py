@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against, unread
+from xformer.doctor.formulas.positions import NONE, OF_STACK
 
 UNREAD = "Not checked, because no attention can be followed from its queries and keys to its weights."
 REMEDIES = {
@@ -74,8 +75,11 @@ def _sentence(same: Sequence[Formula]) -> str:
     first = same[0]
     layers = sorted({one.layer for one in same if one.layer is not None})
     where = f"In {'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))}, " if layers else ""
+    if first.part == "positions" and OF_STACK in first.formula:  # one sentence for each stack
+        where = " and ".join(f"in the {one.formula.partition(OF_STACK)[2]}" for one in same) + ", "
     line = f" ({first.line})" if first.line else ""
     what = CAUSES_OF_FORMULAS[first.cause]
     computed = f"{first.formula} instead of {first.usual}" if what.endswith("reference") else first.formula
-    text = f"{where}{what}: {computed}{line}."
+    rest = "" if computed.startswith(NONE) else f": {computed}"
+    text = f"{where}{what}{rest}{line}."
     return text[0].upper() + text[1:]

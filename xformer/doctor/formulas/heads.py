@@ -19,6 +19,8 @@ from xformer.program.record import Operation, Value
 SPLIT = "the heads are split by view(batch, pos, head, d_head).transpose(1, 2)"
 MERGED = "the heads are merged by z.transpose(1, 2).reshape(batch, pos, d_model)"
 CONCATENATED = "the heads are concatenated"
+OWN = "each head has queries, keys and values of its own"
+EQUAL = "every head has the same queries, keys and values"
 _PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
 _PRODUCTS = {"matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", *KERNELS}
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
@@ -224,9 +226,7 @@ def equal_heads(found: FoundAttention, seen: Watched | None) -> Formula | None:
         for one in parts
     ):
         return None
-    return part_of(
-        "heads", "every head has the same queries, keys and values", "heads_equal", found.first, CONCATENATED
-    )
+    return part_of("heads", EQUAL, "heads_equal", found.first, OWN)
 
 
 def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formula | None:

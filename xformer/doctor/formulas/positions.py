@@ -17,7 +17,7 @@ from xformer.doctor.token_model import ModelCall, TokenModel
 from xformer.doctor.watch import Watched, watch
 from xformer.program.record import Operation, SourceLine, Value
 
-LEARNED, NONE = "one learned vector for each position", "none"
+LEARNED, NONE, OF_STACK = "one learned vector for each position", "none", " in the "
 
 
 def added(operation: Operation, weights: Collection[str]) -> Formula | None:
@@ -171,7 +171,8 @@ def no_positions(model: TokenModel, run: ModelCall, flow: Flow, sums: Sequence[O
             words = "row b of the positions for text b of the batch"
             yield part_of("positions", words, "positions_from_batch", by, LEARNED, line)
         else:
-            yield part_of("positions", NONE, cause, by, "positions that are added or rotated", line)
+            stack = "" if run.target is None else f"{OF_STACK}{'encoder' if length == n else 'decoder'}"
+            yield part_of("positions", f"{NONE}{stack}", cause, by, "positions that are added or rotated", line)
 
 
 def _runs(model: TokenModel, run: ModelCall, n_rows: int) -> bool:

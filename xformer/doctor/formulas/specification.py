@@ -63,7 +63,7 @@ def _against(one: Formula, meant: Architecture) -> Formula:
 
 
 def _other_positions(one: Formula) -> str:
-    return "positions_missing" if one.formula == NONE else "positions_other"
+    return "positions_missing" if one.formula.startswith(NONE) else "positions_other"
 
 
 def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -> Iterator[Formula]:
@@ -88,7 +88,7 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
             other = next(other for other in reference if other.part in meant)
             yield replace(one, cause=one.cause or _other_positions(one), usual=other.formula)
         else:
-            is_lost = one.formula == NONE and all(other.formula != NONE for other in reference)
+            is_lost = one.formula.startswith(NONE) and not any(other.formula.startswith(NONE) for other in reference)
             yield replace(one, cause="positions_missing") if is_lost and not one.cause else one
 
 
@@ -151,7 +151,7 @@ def _difference(one: Formula, other: Formula) -> str:
         return _norms_apart(one.formula, other.formula)
     if one.formula.startswith("sin and cos") and other.formula.startswith("sin and cos"):
         return "sinusoid_exponent"
-    return "positions_missing" if one.formula == NONE else "other_than_reference"
+    return "positions_missing" if one.formula.startswith(NONE) else "other_than_reference"
 
 
 def _same_angles(one: Formula, other: Formula) -> bool:
