@@ -185,6 +185,7 @@ CAUSES_OF_CHECKS = {
     "window_off_by_one": "the sliding window is one key wider or narrower than it is said to be",
     "cache_offset": "the positions of the new tokens do not start at the number of cached ones",
     "cache_not_updated": "the keys or values of cached tokens are not read",
+    "cache_keys_values_swapped": "the cache returns the values of a token as its keys",
     "cache_in_wrong_order": "the cached keys come after the new ones",
     "cache_evicted_early": "a key leaves the cache while the window still covers it",
     "cache_not_masked": "with a cache, new tokens attend to later ones",

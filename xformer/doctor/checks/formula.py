@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against, unread
+from xformer.doctor.formulas.masks import NO_KEY
 from xformer.doctor.formulas.positions import NONE, OF_STACK
 
 UNREAD = "Not checked, because no attention can be followed from its queries and keys to its weights."
@@ -80,6 +81,6 @@ def _sentence(same: Sequence[Formula]) -> str:
     line = f" ({first.line})" if first.line else ""
     what = CAUSES_OF_FORMULAS[first.cause]
     computed = f"{first.formula} instead of {first.usual}" if what.endswith("reference") else first.formula
-    rest = "" if computed.startswith(NONE) else f": {computed}"
+    rest = "" if computed.startswith((NONE, NO_KEY)) else f": {computed}"
     text = f"{where}{what}{rest}{line}."
     return text[0].upper() + text[1:]

@@ -115,7 +115,10 @@ class BlockReader:
         if at is None:
             if self._is_in_layer(one) and self._is_cut(one):
                 part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
-                line = self._call_of(one)
+                alike = [it for it in self.sublayers if it.name == name and it.last.line == one.last.line]
+                line = self._call_of(
+                    alike[0] if one is self.sublayers[-1] else one
+                )  # nothing tells where the last one ends
                 yield part if line is None else replace(part, line=str(line), text=line.text)
             return
         if at.is_other:
@@ -363,7 +366,7 @@ class BlockReader:
         after += [other.first[0] for other in self.sublayers if other.first[0].index > one.last.index]
         after += self._flow.program.operations[-1:]
         last = self._last_copy(one)
-        if last is not None:
+        if last is not None and not is_post:
             return called_with(last, after[0])
         pair = (after[0], one.last) if is_post else (one.last, after[0])
         return called_with(*pair)

@@ -49,6 +49,8 @@ CAUSES_OF_FORMULAS = {
     "mask_not_applied": "no causal mask reaches the scores",
     "window_off_by_one": "the window has one key more or fewer",
     "mask_inverted": "the causal mask hides what it should show",
+    "mask_hides_every_key": "the mask hides every key",
+    "encoder_is_causal": "the mask of the encoder hides later tokens, as that of a decoder",
     "mask_off_by_one": "the causal mask shows keys after the query",
     "mask_excludes_itself": "the causal mask hides the query's own position",
     "mask_added_as_bool": "the mask is added as 0 and 1, which hides nothing",
@@ -63,7 +65,8 @@ CAUSES_OF_FORMULAS = {
 """What is unusual in a formula, by identifier."""
 BREAKS_A_RULE = {
     "split_without_transpose", "merge_without_transpose", "mask_not_applied", "mask_inverted", "mask_off_by_one",
-    "mask_added_as_bool", "mask_after_softmax", "mask_too_small", "mask_multiplied", "softmax_over_queries",
+    "mask_added_as_bool", "mask_after_softmax", "mask_too_small", "mask_hides_every_key",
+    "mask_multiplied", "softmax_over_queries",
     "softmax_over_heads", "attention_over_batch", "key_value_head_order", "norm_over_positions", "norm_over_batch",
     "positions_from_batch", "rotary_pairs_mixed", "rotary_on_queries_only", "rotary_on_keys_only", "rotary_directions",
     "rotary_no_rotation", "dropout_in_eval",

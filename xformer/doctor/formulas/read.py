@@ -54,9 +54,9 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     if (
         run.target is not None
     ):  # the second attention of a layer with two to its own stream is meant to read the encoder
-        masks = [one for one in found if one.part == "mask"]
+        masks = [one for one in found if one.part == "mask" and one.cause != "encoder_is_causal"]
         first_of = {one.layer: one for one in reversed(masks)}
-        found = [one for one in found if one.part != "mask" or one.layer is None or one is first_of[one.layer]]
+        found = [one for one in found if one not in masks or one.layer is None or one is first_of[one.layer]]
     wrong = dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
     mixed_layers = {one.layer for one in wrong}
     found = [one for one in found if one.cause != "heads_interleaved" or one.layer not in mixed_layers]  # it follows
@@ -78,9 +78,7 @@ def _repeated(every: Sequence[Sequence[FoundAttention]], layers: Layers) -> Iter
         is_again = first.address.module == second.address.module != "" and first.line == second.line
         if layer in told or not is_again or layer != layers.of(second.running):
             continue
-        parts = [
-            (getattr(seen, name) for name in "qkv") for seen in map(read_layer, (heads, others)) if seen is not None
-        ]
+        parts = [(seen.q, seen.k, seen.v) for seen in map(read_layer, (heads, others)) if seen is not None]
         pairs = [*zip(*parts, strict=True)] if len(parts) == 2 else []
         if pairs and all(a is not None and b is not None and bool(a.any()) and torch.equal(a, b) for a, b in pairs):
             told.add(layer)
