@@ -107,8 +107,9 @@ def _gradients(context: CheckContext, *, started: bool = False) -> Finding:
         return broken(
             sentence, "Look for .detach(), .data or a custom backward pass between the weights and the outputs."
         )
+    gates = ", once weights that start at 0 have another value" if started else ""
     rest = f" ({len(silent)} others get none: {', '.join(silent[:3])})" if silent else ""
-    holds = Finding("holds", f"All {len(used) - len(silent)} parameters of the layers get a gradient{rest}.")
+    holds = Finding("holds", f"All {len(used) - len(silent)} parameters of the layers get a gradient{gates}{rest}.")
     if not wrong and (not silent or model.is_transformers):
         return holds
     layers = Layers(model.module, [one.path for one in watch(model, model.shortened(16))])

@@ -443,6 +443,7 @@ class BlockReader:
     def _norm(self, norm: Norm, place: str) -> Formula:
         over = " and ".join(dict.fromkeys(norm.over))
         formula = f"{norm.kind} over the {over}{', ' if place else ''}{place}"
+        formula += f", with ε = {norm.epsilon:g}" if norm.epsilon is not None else ""
         kind = "a layer or RMS norm" if norm.kind == OTHER else norm.kind
         return part_of("norm", formula, norm.cause, norm.operation, f"{kind} over the features")
 
