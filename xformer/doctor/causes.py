@@ -26,7 +26,8 @@ from xformer.doctor.formulas.flow import parting
 from xformer.doctor.formulas.masks import APPLIED, maker
 from xformer.doctor.formulas.numbers import TIMES
 from xformer.doctor.localise import with_other_length
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, read_layer, recorded
 from xformer.program.attention import PARTS, FoundAttention
 from xformer.program.record import Operation, Program, Recorder, SourceLine, Value

@@ -22,7 +22,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.doctor.formulas import Formula, formulas
-from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
+from xformer.doctor.model_call import TENSORS, ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import stepwise
 from xformer.errors import UnavailableError
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, FaultLocation, Pair, distance
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Event, Watched, watch_events
 from xformer.errors import InputError
 

@@ -17,24 +17,23 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from xformer.adapters.any_module import StreamOrder
 from xformer.adapters.huggingface_opening import (
     check_arguments,
     check_mask_shape,
-    example_inputs,
     is_causal_class,
     is_encoder_decoder,
-    n_target_tokens_of,
-    n_tokens_of,
     text_config,
 )
 from xformer.adapters.opening import planned
 from xformer.doctor.arguments import ARGUMENTS, TRUE_IS_PADDING, cut_to, mask_left_out, pad_compared, required_of
 from xformer.doctor.causal_signs import MASKING, declared_causal, is_mask, share_ahead
 from xformer.doctor.copies import copied, own_randomness, with_shared_weights
+from xformer.doctor.model_call import TENSORS, ModelCall
+from xformer.doctor.token_inputs import arbitrary_tokens, as_rows, encoded, n_tokens_read, reads_pairs
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
@@ -43,7 +42,6 @@ from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
 from xformer.program.record import Recorder, source_of, watched
 from xformer.tape import Tape
-from xformer.tasks.task import plain_ids
 
 TRIED = 640
 """The longest context length that is tried; no check reads longer inputs of a module with tables."""
@@ -51,49 +49,6 @@ MAX_OFFSET = 4
 """Largest number of positions of a table that are for no token, as that of a class token, and one more."""
 ENOUGH = 64
 """The number of tokens of which the patterns show whether a model is causal."""
-
-
-@dataclass(frozen=True, eq=False)
-class ModelCall:
-    """The arguments of one call of a model."""
-
-    tokens: Int[Tensor, "batch pos"]
-    valid: Bool[Tensor, "batch pos"] | None = None
-    """False at padding; None: there is no padding, and no mask is passed."""
-    positions: Int[Tensor, "batch pos"] | None = None
-    """The position of each token; None: its index in the row."""
-    segments: Int[Tensor, "batch pos"] | None = None
-    """The document of each token, if a row contains several."""
-    target: Int[Tensor, "batch target"] | None = None
-    """The input of an encoder-decoder's decoder."""
-    with_attention: bool = False
-    """Whether to request attention weights as well."""
-    seed: int = 0
-    """The random seed, for models that draw random numbers."""
-    recorded: bool = False
-    """Whether an xformer model takes its recorded path instead of the fast one."""
-    n_cached: int = 0
-    """The number of tokens to read first, into a key/value cache; the rest is then read in one call."""
-    cached_by: int = 0
-    """The number of tokens of each call that fills the cache; 0: all of them are read in one."""
-
-    @property
-    def read(self) -> Int[Tensor, "batch out"]:
-        """The tokens at whose positions there are logits: the target of an encoder-decoder, else the tokens."""
-        return self.tokens if self.target is None else self.target
-
-    def with_read(self, tokens: Int[Tensor, "batch out"]) -> ModelCall:
-        """Return the call with other tokens at the positions of the logits."""
-        return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> ModelCall:
-        """Return the call with a function applied to each of its tensors."""
-        values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
-
-
-TENSORS = ("tokens", "valid", "positions", "segments", "target")
-"""The fields of `ModelCall` with one row per input."""
 
 
 POSITIONS_FIRST = "The checks need a model that reads token ids [batch, pos], and this one reads them [pos, batch]."
@@ -161,16 +116,16 @@ class TokenModel:
         module = with_shared_weights(model)
         text, named = "", {}
         if isinstance(inputs, str):
-            text, inputs = inputs, _encoded(inputs, tokenizer)
-        if isinstance(inputs, tuple) and len(inputs) == 2 and _is_pair(model):
-            inputs = {"0": inputs[0], "decoder_input_ids": _as_rows(inputs[1])}
+            text, inputs = inputs, encoded(inputs, tokenizer)
+        if isinstance(inputs, tuple) and len(inputs) == 2 and reads_pairs(model):
+            inputs = {"0": inputs[0], "decoder_input_ids": as_rows(inputs[1])}
         if isinstance(inputs, Mapping):
             named = dict(inputs)
             if hasattr(model, "main_input_name"):
                 check_arguments(model, inputs, type(model).__name__)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
-        n_tokens = _n_tokens(model)
-        tokens = _arbitrary(model, n_tokens) if inputs is None else _as_rows(inputs)
+        n_tokens = n_tokens_read(model)
+        tokens = arbitrary_tokens(model, n_tokens) if inputs is None else as_rows(inputs)
         if n_tokens == 0 and not tokens.is_floating_point():
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
@@ -179,8 +134,8 @@ class TokenModel:
             if isinstance(named[name], Tensor) and named[name].dim() == 2:
                 check_mask_shape(name, named[name], tokens)
         target = named.pop(next((name for name in ARGUMENTS["target"] if name in named), ""), None)
-        if target is None and _is_pair(model):
-            target = _arbitrary(model, n_tokens, seed=1)
+        if target is None and reads_pairs(model):
+            target = arbitrary_tokens(model, n_tokens, seed=1)
         pads = (getattr(text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
         pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
         base = ModelCall(tokens[:1], target=None if target is None else target[:1])
@@ -630,57 +585,3 @@ def _layout(run: ModelCall) -> Any:
     from xformer.layers.masks import SequencePacking
 
     return SequencePacking.from_segments(run.segments)
-
-
-def _is_pair(model: nn.Module) -> bool:
-    if isinstance(model, Transformer):
-        return model.config.architecture == "encoder-decoder"
-    if hasattr(model, "main_input_name"):
-        return is_encoder_decoder(model)
-    return any(name in inspect.signature(model.forward).parameters for name in ARGUMENTS["target"])
-
-
-def _n_tokens(model: nn.Module) -> int:
-    """Return the size of the input vocabulary; 0 if it is unknown."""
-    if isinstance(model, Transformer):
-        return model.config.n_inputs
-    if hasattr(model, "main_input_name"):
-        n_tokens = n_tokens_of(model)  # of two vocabularies, tokens of the smaller one can be read by both stacks
-        return min(n_tokens, n_target_tokens_of(model) or n_tokens) if is_encoder_decoder(model) else n_tokens
-    return next((one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)), 0)
-
-
-def _encoded(text: str, tokenizer: Any) -> Tensor:
-    if tokenizer is None:
-        raise InputError("A text needs a tokenizer; for example diagnose(model, text, tokenizer).")
-    return torch.tensor([tokenizer(text)["input_ids"]])
-
-
-def _as_rows(inputs: Any) -> Tensor:
-    inputs = plain_ids(inputs)
-    tokens = inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs)
-    if tokens.dim() not in (1, 2) or tokens.numel() == 0 or tokens.dtype == torch.bool:
-        raise InputError(
-            f"Token ids must be [pos] or [batch, pos], like [[3, 7, 12]], got {tokens.dtype} {list(tokens.shape)}."
-        )
-    return tokens[None] if tokens.dim() == 1 else tokens
-
-
-def _arbitrary(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
-    """Draw arbitrary tokens, without special ones, for a model without given inputs."""
-    draw = torch.Generator().manual_seed(seed)
-    if isinstance(model, Transformer):
-        n = model.config.image**2 or min(12, model.config.max_len)
-        return torch.randint(1, n_tokens, (1, n), generator=draw)
-    if hasattr(model, "main_input_name"):
-        example = example_inputs(model, seed)
-        name = "decoder_input_ids" if seed and "decoder_input_ids" in example else "input_ids"
-        if name not in example:
-            raise InputError(f"The checks need a model that reads token ids, and {type(model).__name__} does not.")
-        return example[name]
-    if n_tokens == 0:
-        raise InputError(
-            "This module has no embedding table, so its vocabulary is unknown; give inputs, for example "
-            "torch.tensor([[3, 7]])."
-        )
-    return torch.randint(0, n_tokens, (1, min(12, n_tokens)), generator=draw)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from xformer.doctor.check import CheckContext, Finding, assume, broken, check, stacked
 from xformer.doctor.formulas.heads import owners
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
 from xformer.program.record import tensors_in
 

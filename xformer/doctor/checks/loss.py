@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from xformer.adapters.huggingface_opening import text_config
 from xformer.doctor.check import CheckContext, Finding, NotApplicableError, assume, broken, by, check
 from xformer.doctor.formulas.flow import Flow
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.program.record import Operation, Recorder, SourceLine, watched
 
 IGNORED = (-100, -1)

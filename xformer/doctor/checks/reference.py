@@ -14,7 +14,8 @@ from xformer.doctor.check import CheckContext, Finding, Pair, assume, by, check,
 from xformer.doctor.checks.rows import with_padding
 from xformer.doctor.checks.training import differentiable_logits
 from xformer.doctor.localise import localise
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.errors import UnavailableError
 
 SAME = 1e-4

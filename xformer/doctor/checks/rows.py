@@ -24,7 +24,7 @@ from xformer.doctor.check import (
 )
 from xformer.doctor.formulas.masks import PREFIX
 from xformer.doctor.localise import first_not_finite, localise
-from xformer.doctor.token_model import ModelCall
+from xformer.doctor.model_call import ModelCall
 from xformer.doctor.watch import watch
 from xformer.errors import UnavailableError
 from xformer.model import Transformer

@@ -26,7 +26,8 @@ from xformer.doctor.check import (
     distance,
 )
 from xformer.doctor.checks.loss import cross_entropy
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import watch
 from xformer.model import Transformer
 

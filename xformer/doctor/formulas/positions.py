@@ -13,7 +13,8 @@ from torch import Tensor
 from xformer.doctor.formulas.flow import COPIES, Flow, called_with, is_stream
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import constants_before
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, watch
 from xformer.program.record import Operation, SourceLine, Value
 

@@ -23,7 +23,8 @@ from xformer.doctor.formulas.formula import Formula, part_of
 from xformer.doctor.formulas.heads import EQUAL, OWN, over_heads, wrong_reshapes
 from xformer.doctor.formulas.positions import added, from_batch, no_positions
 from xformer.doctor.formulas.rotary import RotaryReader
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import path_of, read_layer, recorded
 from xformer.program.attention import PARTS, FoundAttention
 from xformer.program.axes import argument
