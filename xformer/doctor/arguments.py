@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -87,3 +88,11 @@ def pad_compared(program: Program, tokens: str, known: Collection[int]) -> int |
         if one.name in _COMPARISONS and is_of_tokens and len(numbers) == 1 and ("pad" in text or numbers[0] in known):
             return numbers[0]
     return None
+
+
+def past_of(returned: Any) -> Any:
+    """Return the key/value cache in the result of a call; None if there is none."""
+    for name in ARGUMENTS["past"]:
+        if getattr(returned, name, None) is not None:
+            return getattr(returned, name)
+    return returned[1] if isinstance(returned, tuple) and len(returned) > 1 else None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from xformer.program.record import Recorder, source_of, watched
 
 MASKING = {"masked_fill", "where", "add", "sub", "mul", "setitem", "scaled_dot_product_attention"}
 """Operations that may apply a mask."""
@@ -39,3 +44,33 @@ def is_mask(value: Tensor) -> bool:
     """Return whether a tensor is a causal mask, one that hides the query's own position, or a transposed one."""
     ways = (value, value.mT) if value.dim() > 1 else ()
     return any(_is_triangle(one, diagonal) for one in ways for diagonal in (0, -1))
+
+
+def is_half_hidden(patterns: Iterable[Float[Tensor, "batch head query key"]]) -> bool:
+    """Whether most later keys, or most earlier ones, get no weight in one of these patterns."""
+    squares = [pattern for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2]
+    return any(share_ahead(one) < 0.5 for pattern in squares for one in (pattern, pattern.mT))
+
+
+@torch.no_grad()
+def masks_with_triangle(module: nn.Module, call: Callable[[], Tensor], inputs: Any) -> bool:
+    """Whether the code of a module masks something with a triangle, even if the mask has no effect.
+
+    Args:
+        module: The module.
+        call: A call of it.
+        inputs: What the call reads.
+    """
+    recorder = Recorder(module, inputs, keep_of=MASKING)
+    try:
+        with watched(module, recorder):
+            call()
+    except Exception:  # a module may raise anything
+        return False
+    program = recorder.finish(())
+    if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
+        return True
+    if any(one.name in ("tril_indices", "triu_indices") for one in program.operations):
+        return True
+    masks = [value for one in program.operations if one.name in MASKING for value in one.inputs]
+    return any(one.tensor is not None and is_mask(one.tensor) for one in masks if not source_of(one).is_from_inputs)

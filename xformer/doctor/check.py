@@ -209,10 +209,17 @@ CAUSES_OF_CHECKS = {
 
 
 def broken(
-    sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
+    sentence: str,
+    remedy: str,
+    size: float | None = None,
+    floor: float | None = None,
+    *,
+    cause: str = "",
+    name: str = "",
+    **at: Any,
 ) -> Finding:
-    """Return a finding of a broken rule; `at` gives the name, layer, head, query, key and pattern of its location."""
-    place = FaultLocation(**({"name": ""} | at), cause=cause) if cause or at.get("layer") is not None else None
+    """Return a finding of a broken rule; `name` and `at` (layer, head, query, key and pattern) are its location."""
+    place = FaultLocation(name, cause, **at) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 

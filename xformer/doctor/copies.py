@@ -76,3 +76,16 @@ def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+def converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Copy a module with its weights, in another type; complex buffers stay complex."""
+    module, kept = copied(module), list[tuple[nn.Module, str, Tensor]]()
+    for owner in module.modules():
+        kept += [(owner, name, one) for name, one in owner.named_buffers(recurse=False) if one.is_complex()]
+    for owner, name, _ in kept:  # `to` would drop the imaginary parts of angles
+        setattr(owner, name, None)
+    module.to(dtype)
+    for owner, name, one in kept:
+        setattr(owner, name, one.to(torch.complex128) if dtype == torch.float64 else one)
+    return module

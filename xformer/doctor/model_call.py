@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -50,3 +51,12 @@ class ModelCall:
 
 TENSORS = ("tokens", "valid", "positions", "segments", "target")
 """The fields of `ModelCall` with one row per input."""
+
+
+def layout_of(run: ModelCall) -> Any:
+    """The documents of a call, for an xformer model; None if there are none."""
+    if run.segments is None:
+        return None
+    from xformer.layers.masks import SequencePacking
+
+    return SequencePacking.from_segments(run.segments)

@@ -67,3 +67,24 @@ def arbitrary_tokens(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
             "torch.tensor([[3, 7]])."
         )
     return torch.randint(0, n_tokens, (1, min(12, n_tokens)), generator=draw)
+
+
+def lengths_of_tables(module: nn.Module, n_tokens: int) -> list[int]:
+    """The sizes of the tables and masks of a module, but for the table of its tokens; some limit the number of positions."""
+    tables = list[int]()
+    for one in module.modules():
+        if isinstance(one, nn.Embedding):
+            tables += [one.num_embeddings] if one.num_embeddings != n_tokens else []
+            continue
+        kept = [*one.named_buffers(recurse=False), *vars(one).items()]
+        kept += [(name, value) for name, value in one.named_parameters(recurse=False) if "pos" in name or name == "pe"]
+        tables += [size for _, value in kept if isinstance(value, Tensor) for size in _lengths(value)]
+    return tables
+
+
+def _lengths(value: Tensor) -> tuple[int, ...]:
+    """Return the sizes that may limit the number of positions: of a mask or table, all axes but that of features."""
+    if value.dim() < 2:
+        return ()
+    is_square = value.shape[-1] == value.shape[-2]
+    return tuple(value.shape) if is_square or not value.is_floating_point() else tuple(value.shape[:-1])

@@ -29,18 +29,33 @@ from xformer.adapters.huggingface_opening import (
     text_config,
 )
 from xformer.adapters.opening import planned
-from xformer.doctor.arguments import ARGUMENTS, TRUE_IS_PADDING, cut_to, mask_left_out, pad_compared, required_of
-from xformer.doctor.causal_signs import MASKING, declared_causal, is_mask, share_ahead
-from xformer.doctor.copies import copied, own_randomness, with_shared_weights
-from xformer.doctor.model_call import TENSORS, ModelCall
-from xformer.doctor.token_inputs import arbitrary_tokens, as_rows, encoded, n_tokens_read, reads_pairs
+from xformer.doctor.arguments import (
+    ARGUMENTS,
+    TRUE_IS_PADDING,
+    cut_to,
+    mask_left_out,
+    pad_compared,
+    past_of,
+    required_of,
+)
+from xformer.doctor.causal_signs import declared_causal, is_half_hidden, masks_with_triangle
+from xformer.doctor.copies import converted, own_randomness, with_shared_weights
+from xformer.doctor.model_call import TENSORS, ModelCall, layout_of
+from xformer.doctor.token_inputs import (
+    arbitrary_tokens,
+    as_rows,
+    encoded,
+    lengths_of_tables,
+    n_tokens_read,
+    reads_pairs,
+)
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
-from xformer.program.record import Recorder, source_of, watched
+from xformer.program.record import Recorder, watched
 from xformer.tape import Tape
 
 TRIED = 640
@@ -332,7 +347,7 @@ class TokenModel:
     def _own(self, run: ModelCall) -> Tensor:
         tape = Tape((), ()) if run.recorded else None
         with own_randomness(self.device, run.seed):
-            return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
+            return self.module(run.tokens, run.target, valid=run.valid, layout=layout_of(run), tape=tape)
 
     def _rest(self, run: ModelCall, rest: Any) -> Tensor:
         if isinstance(self.module, Transformer):
@@ -363,7 +378,7 @@ class TokenModel:
                 break
             returned = self.call(arguments)
             outputs.append(self.output_of(returned, call))
-            past = {self.takes["past"]: _past_of(returned)}
+            past = {self.takes["past"]: past_of(returned)}
             if None in past.values():
                 raise UnavailableError("The model did not return the keys and values that were requested.")
         return torch.cat(outputs, dim=1), arguments
@@ -393,15 +408,7 @@ class TokenModel:
 
     def copied(self, dtype: torch.dtype | None = None) -> TokenModel:
         """Return the same interface to a deep copy of the module, whose weights can be changed."""
-        module, kept = copied(self.module), []
-        for owner in module.modules():
-            kept += [(owner, name, one) for name, one in owner.named_buffers(recurse=False) if one.is_complex()]
-        for owner, name, _ in kept:  # `to` would drop the imaginary parts of angles
-            setattr(owner, name, None)
-        module.to(dtype or self.dtype)
-        for owner, name, one in kept:
-            setattr(owner, name, one.to(torch.complex128) if dtype == torch.float64 else one)
-        return self.changed(module)
+        return self.changed(converted(self.module, dtype or self.dtype))
 
     def shared(self) -> TokenModel:
         """Return the same interface to a copy that shares the weights, whose configuration and hooks can be changed."""
@@ -454,16 +461,10 @@ class TokenModel:
         declared = [value for value in given if isinstance(value, int) and value > 0]
         if self.is_transformers or isinstance(self.module, Transformer):
             return declared[0] if declared else self.base.read.shape[1]
-        n, tables = max(self.base.read.shape[1], self.base.tokens.shape[1]), []
-        for one in self.module.modules():
-            if isinstance(one, nn.Embedding):
-                tables += [one.num_embeddings] if one.num_embeddings != self.n_tokens else []
-                continue
-            kept = [*one.named_buffers(recurse=False), *vars(one).items()]
-            kept += [
-                (name, value) for name, value in one.named_parameters(recurse=False) if "pos" in name or name == "pe"
-            ]
-            tables += [size for _, value in kept if isinstance(value, Tensor) for size in _lengths(value)]
+        n, tables = (
+            max(self.base.read.shape[1], self.base.tokens.shape[1]),
+            lengths_of_tables(self.module, self.n_tokens),
+        )
         longest = n if self._sized else min((size for size in (*declared[:1], *tables) if size >= n), default=n)
         return self._tried(longest, n)
 
@@ -524,7 +525,7 @@ class TokenModel:
         declared = declared_causal(self.module)
         if declared is False or (declared and not self.mask_left_out):
             return declared
-        if self._has_triangle():
+        if masks_with_triangle(self.module, *self.last_call(self.shortened(16))):
             return True
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
 
@@ -533,9 +534,7 @@ class TokenModel:
             run = AnyModule.open(self.module, named).opened.run(named)
         except Exception:  # its attention cannot be captured; a module may raise anything
             return False
-        patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
-        squares = [pattern for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2]
-        return any(share_ahead(one) < 0.5 for pattern in squares for one in (pattern, pattern.mT))  # or the wrong half
+        return is_half_hidden(value for name, value in run.items() if name.endswith("attn.pattern"))
 
     @property
     def mask_left_out(self) -> str:
@@ -543,45 +542,3 @@ class TokenModel:
         if isinstance(self.module, Transformer) or self.is_transformers:
             return ""
         return mask_left_out(self.module, self.extra)
-
-    @torch.no_grad()
-    def _has_triangle(self) -> bool:
-        """Whether the code masks something with a triangle, even if the mask has no effect."""
-        call, inputs = self.last_call(self.shortened(16))
-        recorder = Recorder(self.module, inputs, keep_of=MASKING)
-        try:
-            with watched(self.module, recorder):
-                call()
-        except Exception:  # a module may raise anything
-            return False
-        program = recorder.finish(())
-        if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
-            return True
-        if any(one.name in ("tril_indices", "triu_indices") for one in program.operations):
-            return True
-        masks = [value for one in program.operations if one.name in MASKING for value in one.inputs]
-        return any(one.tensor is not None and is_mask(one.tensor) for one in masks if not source_of(one).is_from_inputs)
-
-
-def _lengths(value: Tensor) -> tuple[int, ...]:
-    """Return the sizes that may limit the number of positions: of a mask or table, all axes but that of features."""
-    if value.dim() < 2:
-        return ()
-    is_square = value.shape[-1] == value.shape[-2]
-    return tuple(value.shape) if is_square or not value.is_floating_point() else tuple(value.shape[:-1])
-
-
-def _past_of(returned: Any) -> Any:
-    """Return the key/value cache in the result of a call; None if there is none."""
-    for name in ARGUMENTS["past"]:
-        if getattr(returned, name, None) is not None:
-            return getattr(returned, name)
-    return returned[1] if isinstance(returned, tuple) and len(returned) > 1 else None
-
-
-def _layout(run: ModelCall) -> Any:
-    if run.segments is None:
-        return None
-    from xformer.layers.masks import SequencePacking
-
-    return SequencePacking.from_segments(run.segments)

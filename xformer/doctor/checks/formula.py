@@ -40,10 +40,11 @@ def formula(context: CheckContext) -> Finding:
     causes = list(dict.fromkeys(one.cause for one in found if one.cause))
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
     read = {(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")}
-    is_compared = (
-        not isinstance(context.spec, tuple) or context.has_same_weights
-    )  # the check `reference` compares all of it
-    rest = "" if is_compared else unread(found, context.spec)
+    rest = ""
+    if (
+        isinstance(context.spec, tuple) and not context.has_same_weights
+    ):  # else the check `reference` compares all of it
+        rest = unread(found, context.spec)
     if not causes and not read:
         return Finding("not applicable", f"{UNREAD} {rest}".rstrip(), formulas=found)
     if not causes and rest:

@@ -74,11 +74,17 @@ def loss(context: CheckContext) -> Finding:
             return _of_softmax(logits.shape[-1], run.line)
         found = _scored(run.value, logits, tokens, labels, min(MATCH * model.eps, 1e-3))
         fitting = fitting & found if draw else found
-        if not fitting or (draw and len(fitting) == 1):  # one batch may agree with another formula by chance
-            break
-    assume(fitting, NOT_CROSS_ENTROPY)
-    assume(len(fitting) == 1, AMBIGUOUS)
-    scored = fitting.pop()
+        assume(fitting, NOT_CROSS_ENTROPY)
+        if draw and len(fitting) == 1:  # one batch may agree with another formula by chance
+            return _judged(context, fitting.pop(), run, tokens, labels, logits)
+    raise NotApplicableError(AMBIGUOUS)
+
+
+def _judged(
+    context: CheckContext, scored: _Scored, run: _Run, tokens: Tensor, labels: Tensor, logits: Tensor
+) -> Finding:
+    """The finding about a loss of which it is known what it computes."""
+    model = context.model
     verdict = "broken" if context.spec else "unusual"
     for found in (
         *_of_targets(model, scored, run.line),

@@ -94,7 +94,7 @@ def _fused(flow: Flow, operation: Operation) -> Norm | None:
     return Norm(kind, flow.root(x, CASTS), operation.result, over, operation, epsilon) if over else None
 
 
-def _epsilon(operation: Operation, kind: str, dims: Sequence[int]) -> float | None:
+def _epsilon(operation: Operation, kind: str, dims: list[int]) -> float | None:
     """The ε of a layer or RMS norm that is as large as a usual variance, and as the recorded one; None for any other."""
     place, x = {"layer norm": 4, "RMS norm": 3}.get(kind), operation.inputs[0].tensor
     epsilon = None if place is None else argument(operation, place, "eps")
