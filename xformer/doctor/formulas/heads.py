@@ -146,7 +146,8 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
     heads = [axis for axis in flow.axes.of(found.z) if _is_of_heads(axis, found)]
     if found.layout.n_heads < 2 or not heads:
         return None
-    atoms = {id(atom.root) for axis in heads for atom in axis}
+    own = {id(atom) for axis in heads for atom in axis}
+    atoms = {id(atom.root) for axis in heads for atom in axis}  # of heads and of features, if both come from one axis
     value, merged = found.z, found.last
     for _ in range(12):
         after = [one for one in flow.consumers[value] if one.name not in ("size", "dim", "shape")]
@@ -169,7 +170,10 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
             joined = {id(atom.root) for atom in last}
             if not atoms <= joined:
                 return None
-            if len(last) > 1 and id(last[0].root) not in atoms and id(last[-1].root) in atoms:
+            is_of_heads = [id(atom) in own for atom in last]
+            if not any(is_of_heads):
+                is_of_heads = [id(atom.root) in atoms for atom in last]
+            if len(last) > 1 and not is_of_heads[0] and is_of_heads[-1]:
                 words = "feature i comes from head i mod " + str(last[-1].size)
                 return part_of("heads", words, "heads_interleaved", merged, MERGED)
             return part_of("heads", CONCATENATED, "", operation, CONCATENATED)
