@@ -198,8 +198,9 @@ class Prefix(Gpt):
 
 def test_prefix_is_no_leak_but_a_later_token_is() -> None:
     model = Prefix()
-    [found] = xformer.diagnose(model, TOKENS, checks=["causality"], causal=True).unusual
+    [found] = xformer.diagnose(model, TOKENS, checks=["causality"]).unusual
     assert found.sentence.startswith("The first 3 tokens see each other, as in a prefix language model")
-    model.more = 1
-    [found] = xformer.diagnose(model, TOKENS, checks=["causality"], causal=True).broken
-    assert "the model sees the future" in found.sentence
+    for more, options in ((1, {}), (0, {"causal": True}), (0, {"spec": "gpt"})):
+        model.more = more
+        [found] = xformer.diagnose(model, TOKENS, checks=["causality"], **options).broken
+        assert "the model sees the future" in found.sentence

@@ -79,7 +79,8 @@ def causality(context: CheckContext) -> Finding:
         else REMEDY
     )
     found = context.compare(pairs, holds, broken, remedy)
-    n = _prefix(context) if found.verdict == "broken" else 0
+    is_meant = model.is_causal_given or (context.spec and isinstance(context.spec, str))  # causal without a prefix
+    n = _prefix(context) if found.verdict == "broken" and not is_meant else 0
     if n and all(context.apart(pair) <= context.limit for pair in pairs if len(pair.at) >= n):
         sentence = f"The first {n} tokens see each other, as in a prefix language model; the others see no later one."
         return Finding(
