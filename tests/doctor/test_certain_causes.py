@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 import xformer
 from tests.doctor.checking import TOKENS
-from tests.doctor.test_arguments import PAIR, Translator, later
+from tests.doctor.test_arguments import PAIR, Open, Translator, later
 from tests.doctor.test_block_formulas import GPT, Attention
 from tests.doctor.test_block_formulas import D as WIDTH
 from tests.doctor.test_causes import Decoder, appended, diagnosed, nothing, without_padding
 from tests.doctor.test_formulas import D_HEAD, D, Reader, Separate
+from xformer.doctor.check import CheckContext, FaultLocation, Finding
+from xformer.doctor.diagnose import _named, token_model_of
 from xformer.doctor.formulas.positions import LEARNED
 
 
@@ -100,6 +103,22 @@ def test_finding_in_the_encoder_does_not_follow_from_the_mask_of_the_decoder() -
     assert causes["masked_row"] == ("", "")
     assert causes["right_padding"][0] == "padding_not_masked"  # the memory is not masked
     assert not causes["right_padding"][1]
+
+
+@pytest.mark.parametrize(
+    ("path", "cause", "named"),
+    [
+        ("decoder.layers.0.self_attn.pattern", "mask", "mask_not_applied"),
+        ("decoder.layers.0.multihead_attn.pattern", "mask", ""),
+        ("encoder.layers.0.self_attn.pattern", "mask", ""),
+        ("decoder.layers.0.self_attn.q", "q", ""),  # earlier than the mask
+    ],
+)
+def test_cause_is_named_in_its_own_attention_alone(path: str, cause: str, named: str) -> None:
+    context = CheckContext(token_model_of(Open(), PAIR, causal=True))
+    finding = Finding("broken", "", check="causality", place=FaultLocation(f"layers.{path}", cause, 0))
+    assert _named(context, finding).cause == named
+    assert not _named(context, replace(finding, check="masked_row")).cause
 
 
 def test_parameter_without_a_gradient_does_not_follow_from_a_mask() -> None:

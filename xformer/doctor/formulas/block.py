@@ -422,7 +422,7 @@ class BlockReader:
         block = self._block(one.running)
         lead = self._lead(one, block)
         stream = one.entered if lead is None else lead.entered
-        if not same_size(one.entered, one.left) or not same_size(one.entered, stream):
+        if not same_size(one.entered, one.left):
             return False
         beside = [
             other.left
