@@ -25,7 +25,8 @@ from xformer.adapters.any_module import AnyModule
 from xformer.adapters.own_models import own_model
 from xformer.doctor.check import CHECKS, FaultLocation, Finding, Pair
 from xformer.doctor.diagnose import UNSEEN, Diagnosis, cell_picture, iter_findings, token_model_of
-from xformer.doctor.token_model import POSITIONS_FIRST, ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import POSITIONS_FIRST, TokenModel
 from xformer.errors import InputError, XformerError
 from xformer.layer_path import LayerPath, layer_title
 

@@ -50,8 +50,8 @@ def own(fault: str = "", window: int = 5) -> nn.Module:
 MODELS: dict[str, Callable[..., nn.Module]] = {"plain": PlainGPT, "llama": llama, "own": own}
 PLANTED = {"plain": {*FAULTS}, "llama": of_transformers.HERE, "own": {"scale_of_kernel"}}
 CASES = [(model, fault) for model in MODELS for fault in FAULTS if fault in PLANTED[model]]
-NOT_ASKED = {"special_tokens", "conversion", "cross_attention"}
-"""Checks that need a tokenizer, an original or an encoder."""
+NOT_ASKED = {"special_tokens", "conversion", "cross_attention", "reference"}
+"""Checks that need a tokenizer, an original, an encoder or a reference."""
 RIGHT: list[tuple[str, dict[str, Any], set[str]]] = [
     ("plain", {"window": 5}, {"equations"}),
     ("llama", {}, {"equations", "window", "packing"}),  # it reads documents from positions only without a cache

@@ -12,7 +12,8 @@ import xformer
 from tests.doctor.plain_gpt import D_HEAD, LAYER, PlainGPT
 from xformer.doctor import localise as localising
 from xformer.doctor.check import FaultLocation
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.errors import InputError
 
 TOKENS = [5, 44, 12, 31, 7, 50, 23]

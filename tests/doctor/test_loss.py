@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import xformer
 from tests.doctor.checking import TOKENS
 from xformer.doctor.check import Finding
+from xformer.doctor.checks.loss import AMBIGUOUS, NOT_CROSS_ENTROPY, TOO_SHORT, _scored
+from xformer.doctor.diagnose import token_model_of
 
 VOCAB, D = 53, 24
 
@@ -201,3 +203,39 @@ def test_model_without_a_loss_is_told_how_to_give_one() -> None:
     assert found.verdict == "not applicable"
     assert "loss=function" in found.sentence
     assert diagnosed(WithTargets(lambda logits, *_: logits.square().mean())).verdict == "not applicable"
+
+
+def test_formula_that_agrees_by_chance_is_told_apart_by_another_batch() -> None:
+    verdicts, n_first = list[str](), 0
+    for seed in range(12):
+        model = WithTargets(straight, std=0.005)
+        torch.manual_seed(seed)
+        nn.init.normal_(model.head.weight, std=0.005)
+        token_model = token_model_of(model, TOKENS)
+        tokens = torch.cat([TOKENS, token_model.other_tokens(TOKENS)])
+        labels = token_model.other_tokens(tokens, seed=2)
+        logits = model(tokens)[0].detach()
+        n_first += len(_scored(float(straight(logits, labels, tokens)), logits, tokens, labels, 1e-5)) > 1
+        verdicts.append(diagnosed(model).verdict)
+    assert n_first  # one batch is not enough for some
+    assert verdicts == ["holds"] * 12
+
+
+def test_loss_with_which_several_formulas_agree_is_not_judged() -> None:
+    found = diagnosed(WithTargets(straight, std=1e-7))
+    assert (found.verdict, found.sentence) == ("not applicable", AMBIGUOUS)
+    smoothed = WithTargets(lambda logits, targets, _: F.cross_entropy(*flat(logits, targets), label_smoothing=0.1))
+    assert diagnosed(smoothed).sentence == NOT_CROSS_ENTROPY
+
+
+def straight_ignoring(logits: Tensor, targets: Tensor, _: Tensor) -> Tensor:
+    return F.cross_entropy(*flat(logits, targets), ignore_index=-1)
+
+
+def test_loss_of_three_tokens_is_not_called_another_loss() -> None:
+    for inputs, sentence in (
+        (TOKENS[:, :3], TOO_SHORT),
+        (TOKENS[:, :4], "The loss is the mean over all labelled tokens."),
+    ):
+        [found] = xformer.diagnose(WithTargets(straight_ignoring), inputs, checks=["accumulation"]).findings
+        assert found.sentence == sentence

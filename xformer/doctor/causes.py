@@ -23,10 +23,11 @@ from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, Finding, stacked
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, formulas
 from xformer.doctor.formulas.flow import parting
-from xformer.doctor.formulas.masks import maker
+from xformer.doctor.formulas.masks import APPLIED, maker
 from xformer.doctor.formulas.numbers import TIMES
 from xformer.doctor.localise import with_other_length
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, read_layer, recorded
 from xformer.program.attention import PARTS, FoundAttention
 from xformer.program.record import Operation, Program, Recorder, SourceLine, Value
@@ -124,7 +125,8 @@ def cause_of_cache(model: TokenModel, run: ModelCall) -> Cause | None:
         n_key, n_needed = one.pattern.shape[-1], int(other.allowed[..., n - 1, :n].any(dim=(0, 1)).sum())
         if one.pattern.shape[2] == n - n_cached and n_key < n_needed:
             words = f"The last token reads {n_key} keys, and without a cache {n_needed}."
-            return Cause("cache_not_updated", words, _join(found, "k"), one.layer)
+            line = None if _joins_given(found, "k") else _join(found, "k")
+            return Cause("cache_not_updated", words, line, one.layer)
     if (found := _moved(whole, cached, slice(None), n_cached)) is not None:
         start, line = found
         sentence = f"With {n_cached} cached tokens, the positions of the new ones start at {start}, not at {n_cached}."
@@ -149,10 +151,17 @@ def _of_cached_attention(
         if mine is None or theirs is None or mine.shape[1] != theirs.shape[1]:
             continue
         of = _matches(mine[0], theirs[0][:, :n])
+        swapped = whole.v if name == "k" else whole.k
+        if None in of and swapped is not None and swapped.shape == theirs.shape:
+            as_other = _matches(mine[0], swapped[0][:, :n])
+            if as_other[:n_cached] == list(range(n_cached)):
+                other = "values" if name == "k" else "keys"
+                return Cause("cache_keys_values_swapped", f"The {what} of the cached tokens are their {other}.", None)
         missing = [key for key in range(n) if key not in of and bool(is_needed[:, key].any())]
         is_new_read = set(range(n_cached, n)) <= set(of)
         if is_new_read and not set(of) & set(range(n_cached)):
-            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", _join(found, name))
+            line = None if _joins_given(found, name) else _join(found, name)
+            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", line)
         if missing and None not in of and missing == list(range(missing[0], missing[-1] + 1)) and is_new_read:
             words = f"The {what} of token {missing[0]} left the cache, and the window still covers it."
             return Cause("cache_evicted_early", words, _join(found, name))
@@ -189,19 +198,30 @@ def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head 
     return [int(row.argmin()) if float(row.min()) <= limit else None for row in apart]
 
 
+def _joins_given(found: FoundAttention, name: str) -> bool:
+    """Whether the new keys or values are joined to those that were given, so that what is wrong is what was kept."""
+    join = _joining(found, name)
+    return join is not None and any(one.operation is None and one.is_from_inputs for one in join.inputs)
+
+
 def _join(found: FoundAttention, name: str) -> SourceLine | None:
     """The line that puts the keys ("k") or values ("v") into the cache, or else the line that reads them."""
+    return (_joining(found, name) or found.first).line
+
+
+def _joining(found: FoundAttention, name: str) -> Operation | None:
+    """The operation that puts the keys ("k") or values ("v") into the cache; None if there is none."""
     operand, at = found.operands.get(name), "kv".index(name) + 1
     value = operand.value if operand is not None else found.first.inputs[at if found.kernel is not None else 1]
     for _ in range(12):
         if value.operation is None:
             break
         if value.operation.name in _JOINS:
-            return value.operation.line
+            return value.operation
         if not value.operation.inputs:
             break
         value = value.operation.inputs[0]
-    return found.first.line
+    return None
 
 
 # Positions
@@ -278,6 +298,7 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
     valid = padded.valid
     assert valid is not None
     recording, n = _recorded(model, padded), padded.tokens.shape[1]
+    right = set[SourceLine | None]()  # the lines of attentions whose mask is right
     for found, one in recording.attentions:
         if found.is_masked_later and float((one.pattern.double().sum(dim=-1) - 1).abs().max()) > 0.01:
             words = "The mask is applied after the softmax, so that rows do not sum to 1."
@@ -302,7 +323,9 @@ def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row
                 elif number is not None:
                     cause = "mask_too_small", f"The number at padded keys is {number:.3g}, too small to hide them."
                 by = products[-1] if products else maker(found, cause[0], number or 0.0)
-                return Cause(*cause, by.line, one.layer)
+                is_right_elsewhere = by in found.chain and by.line in right
+                return Cause(*cause, None if is_right_elsewhere else by.line, one.layer)
+            right.update(one.line for one in found.chain if one.name in APPLIED)
     first, n_plain = int(valid[row].long().argmax()), plain.read.shape[1]
     if not first or padded.target is not None:
         return None

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from xformer.doctor.formulas import Formula, formulas
-from xformer.doctor.token_model import TENSORS, ModelCall, TokenModel
+from xformer.doctor.model_call import TENSORS, ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import stepwise
 from xformer.errors import UnavailableError
 
@@ -185,6 +186,7 @@ CAUSES_OF_CHECKS = {
     "window_off_by_one": "the sliding window is one key wider or narrower than it is said to be",
     "cache_offset": "the positions of the new tokens do not start at the number of cached ones",
     "cache_not_updated": "the keys or values of cached tokens are not read",
+    "cache_keys_values_swapped": "the cache returns the values of a token as its keys",
     "cache_in_wrong_order": "the cached keys come after the new ones",
     "cache_evicted_early": "a key leaves the cache while the window still covers it",
     "cache_not_masked": "with a cache, new tokens attend to later ones",
@@ -207,10 +209,17 @@ CAUSES_OF_CHECKS = {
 
 
 def broken(
-    sentence: str, remedy: str, size: float | None = None, floor: float | None = None, *, cause: str = "", **at: Any
+    sentence: str,
+    remedy: str,
+    size: float | None = None,
+    floor: float | None = None,
+    *,
+    cause: str = "",
+    name: str = "",
+    **at: Any,
 ) -> Finding:
-    """Return a finding of a broken rule; `at` gives the layer, head, query, key and pattern of its location."""
-    place = FaultLocation("", cause, **at) if cause or at.get("layer") is not None else None
+    """Return a finding of a broken rule; `name` and `at` (layer, head, query, key and pattern) are its location."""
+    place = FaultLocation(name, cause, **at) if cause or at.get("layer") is not None else None
     return Finding("broken", sentence, remedy, size, floor, place=place)
 
 
@@ -232,6 +241,14 @@ class CheckContext:
     spec: str | tuple[Formula, ...] = ""
     """What the model is meant to be: one of `ARCHITECTURES`, "attention" for its attention alone, or the formulas of a
     reference; "" if that is not known."""
+    reference: TokenModel | None = None
+    """The module that the model is compared with, on the same input; None if there is none."""
+
+    @property
+    def has_same_weights(self) -> bool:
+        """Whether the reference has weights of the same names and sizes, so that outputs can be compared."""
+        other = self.reference
+        return other is not None and sizes_of(self.model.module) == sizes_of(other.module)
 
     @cached_property
     def floor(self) -> float:
@@ -316,6 +333,13 @@ class CheckContext:
             return Finding("holds", holds, size=size, floor=self.floor)
         sentence = broken.format(title=pairs[worst].title, by=by(size))
         return Finding("broken", sentence, remedy, size, self.floor, pairs[worst])
+
+
+def sizes_of(module: nn.Module) -> dict[str, torch.Size]:
+    """The sizes of all weights and statistics of a module, by name; a weight with two names is in it twice."""
+    statistics = {name: one for name, one in module.named_buffers() if name.endswith(("running_mean", "running_var"))}
+    weights = dict(module.named_parameters(remove_duplicate=False)) | statistics
+    return {name: one.shape for name, one in weights.items()}
 
 
 def distance(first: Float[Tensor, "*shape"], second: Float[Tensor, "*shape"]) -> float:

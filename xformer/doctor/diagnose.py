@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -291,13 +292,16 @@ def _context(model: TokenModel, spec: Specification) -> CheckContext:
     if not isinstance(module, nn.Module):
         raise InputError(f'A specification is a name, a ModelConfig or a module; got {type(spec).__name__}, not "gpt".')
     target = model.base.target
-    inputs = model.base.tokens if target is None else {"tokens": model.base.tokens, "decoder_input_ids": target}
+    inputs: dict[str, Any] = {"input_ids" if hasattr(module, "main_input_name") else "tokens": model.base.tokens}
+    inputs |= {} if target is None else {"decoder_input_ids": target}
+    inputs |= {name: one for name, one in model.extra.items() if name in inspect.signature(module.forward).parameters}
     reference = TokenModel.of(module, inputs)
     is_causal = model.causal or reference.causal
     read = CheckContext(replace(reference, causal=is_causal)).formulas
-    if not any(one.part == "scale" for one in read):
+    context = CheckContext(replace(model, causal=is_causal), read, replace(reference, causal=is_causal))
+    if not any(one.part == "scale" for one in read) and not context.has_same_weights:
         raise InputError("The attention of the reference cannot be read, so nothing can be compared with it.")
-    return CheckContext(replace(model, causal=is_causal), read)
+    return context
 
 
 def run_check(context: CheckContext, check: Check) -> Finding:
@@ -324,13 +328,59 @@ def run_check(context: CheckContext, check: Check) -> Finding:
     return replace(found, check=check.name)
 
 
+_MIXES = ("mask_", "softmax_", "attention_over_", "split_", "merge_", "norm_over_")
+_FOLLOWS = {
+    "finite": ("mask_", "softmax_", "attention_over_"),
+    "attention_rows": ("mask_", "softmax_", "attention_over_"),
+    "mask_constant": ("mask_",),
+    "key_value_groups": ("key_value_",),
+    "rotary": ("rotary_",),
+    "position_shift": ("rotary_",),
+    "determinism": ("dropout_",),
+    "causality": _MIXES,
+    "causality_with_attention": _MIXES,
+    "right_padding": _MIXES,
+    "left_padding": _MIXES,
+    "cache": _MIXES,
+    "batch": (*_MIXES, "positions_from_batch"),
+}
+"""The causes from which a broken check may follow, by the start of their names."""
+_OF_WEIGHTS = ("mask_", "softmax_", "attention_over_")
+_WEIGHTS = ("mask", "scores", "pattern", "rows")
+"""Where two runs differ first if the weights of an attention are wrong, and not its queries, keys or values."""
+
+
 def _named(context: CheckContext, found: Finding) -> Finding:
-    """A broken finding with what its layer, or an earlier one, computes wrongly, and where, if the code shows it."""
-    layer = None if found.place is None else found.place.layer
+    """A broken finding with what is computed wrongly at the place where it is first seen, and with its line.
+
+    Only what the code computes there is named: the same attention, or another part of the same layer and stack.
+    """
+    place, starts = found.place, _FOLLOWS.get(found.check, ())
     causes = BREAKS_A_RULE | ({"mask_excludes_itself"} if found.check in ("finite", "attention_rows") else set())
     for one in context.formulas:
-        is_before = layer is None or one.layer is None or one.layer <= layer
         is_cause = one.cause == found.cause or (one.part == "mask" and found.cause == "mask_too_small")
-        if one.cause in causes and is_before and (not found.cause or is_cause):
+        if one.cause not in causes or not one.cause.startswith(starts) or (found.cause and not is_cause):
+            continue
+        if one.part in ("dropout", "positions"):
+            is_first = place is None or (not place.layer and place.cause not in _WEIGHTS)
+            is_there = is_first or one.part == "dropout"
+        else:
+            is_there = place is not None and one.layer == place.layer and _is_at(one, place, context)
+        if is_there:
             return replace(found, cause=one.cause, line=one.line)
     return found
+
+
+def _is_at(one: Formula, place: FaultLocation, context: CheckContext) -> bool:
+    """Whether a part of the same layer is at a place, and early enough for what is first seen there."""
+    is_of_weights = one.cause.startswith(_OF_WEIGHTS)
+    if is_of_weights != (place.cause in _WEIGHTS):
+        return False
+    if context.model.base.target is None:
+        return True
+    path, at = (it.replace(".blocks.", ".") for it in (one.path, place.name))
+    if not path or not at:  # of encoder and decoder, it is not known which
+        return False
+    number = str(one.layer)
+    stack = path.split(".")[: path.split(".").index(number) + 1] if number in path.split(".") else [path]
+    return at.startswith(f"{path}." if is_of_weights else f"{'.'.join(stack)}.")

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from xformer.adapters.module_map import Layers
 from xformer.doctor.check import CheckContext, FaultLocation, Pair, distance
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Event, Watched, watch_events
 from xformer.errors import InputError
 
@@ -376,8 +377,9 @@ def _cause(model: TokenModel, events: Sequence[Event], index: int, layers: Layer
         return "norm"
     if layer is None and not before:
         is_table = isinstance(event.module, nn.Embedding)
-        is_by_token = is_table and event.module.num_embeddings == model.n_tokens
-        is_positions = is_table or any(word in path.lower() for word in ("pos", "rotary", "rope"))
+        is_named = any(word in path.lower() for word in ("pos", "rotary", "rope"))
+        is_by_token = is_table and event.module.num_embeddings == model.n_tokens and not is_named
+        is_positions = is_table or is_named
         return "embedding" if is_by_token else "positions" if is_positions else ""
     if layer is None:
         return "output" if all(one.attention is None for one in events[index:]) else ""

@@ -9,101 +9,61 @@ The capabilities of a plain module follow from the names of its arguments: `atte
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from xformer.adapters.any_module import StreamOrder
 from xformer.adapters.huggingface_opening import (
     check_arguments,
     check_mask_shape,
-    example_inputs,
     is_causal_class,
     is_encoder_decoder,
-    n_target_tokens_of,
-    n_tokens_of,
     text_config,
 )
 from xformer.adapters.opening import planned
+from xformer.doctor.arguments import (
+    ARGUMENTS,
+    TRUE_IS_PADDING,
+    cut_to,
+    mask_left_out,
+    pad_compared,
+    past_of,
+    required_of,
+)
+from xformer.doctor.causal_signs import declared_causal, is_half_hidden, masks_with_triangle
+from xformer.doctor.copies import converted, own_randomness, with_shared_weights
+from xformer.doctor.model_call import TENSORS, ModelCall, layout_of
+from xformer.doctor.token_inputs import (
+    arbitrary_tokens,
+    as_rows,
+    encoded,
+    lengths_of_tables,
+    n_tokens_read,
+    reads_pairs,
+)
 from xformer.errors import InputError, UnavailableError, XformerError
 from xformer.formatting import error_message
 from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
-from xformer.program.record import Recorder, source_of, watched
+from xformer.program.record import Recorder, watched
 from xformer.tape import Tape
-from xformer.tasks.task import plain_ids
 
-ARGUMENTS = {
-    "tokens": ("input_ids", "idx", "ids", "tokens", "x", "input", "src", "source", "src_tokens"),
-    "valid": ("attention_mask", "valid", "padding_mask", "key_padding_mask", "src_key_padding_mask"),
-    "positions": ("position_ids", "positions", "input_pos", "pos"),
-    "attention": ("output_attentions", "return_attention", "return_attentions", "return_attn", "need_weights"),
-    "past": ("past_key_values", "past", "cache", "kv_cache"),
-    "keep": ("use_cache",),
-    "labels": ("labels", "targets", "target"),
-    "segments": ("segment_ids", "document_ids", "sequence_ids", "seq_ids"),
-    "target": ("decoder_input_ids", "tgt", "trg", "tgt_tokens", "prev_output_tokens"),
-}
-"""The arguments that checks use, and their common names; the first name that `forward` takes is used."""
-TRUE_IS_PADDING = ("padding_mask", "key_padding_mask", "src_key_padding_mask")
-"""Masks that are true at padding (torch.nn.Transformer); the others are 1 at tokens."""
+TRIED = 640
+"""The longest context length that is tried; no check reads longer inputs of a module with tables."""
+MAX_OFFSET = 4
+"""Largest number of positions of a table that are for no token, as that of a class token, and one more."""
 ENOUGH = 64
 """The number of tokens of which the patterns show whether a model is causal."""
-
-
-@dataclass(frozen=True, eq=False)
-class ModelCall:
-    """The arguments of one call of a model."""
-
-    tokens: Int[Tensor, "batch pos"]
-    valid: Bool[Tensor, "batch pos"] | None = None
-    """False at padding; None: there is no padding, and no mask is passed."""
-    positions: Int[Tensor, "batch pos"] | None = None
-    """The position of each token; None: its index in the row."""
-    segments: Int[Tensor, "batch pos"] | None = None
-    """The document of each token, if a row contains several."""
-    target: Int[Tensor, "batch target"] | None = None
-    """The input of an encoder-decoder's decoder."""
-    with_attention: bool = False
-    """Whether to request attention weights as well."""
-    seed: int = 0
-    """The random seed, for models that draw random numbers."""
-    recorded: bool = False
-    """Whether an xformer model takes its recorded path instead of the fast one."""
-    n_cached: int = 0
-    """The number of tokens to read first, into a key/value cache; the rest is then read in one call."""
-    cached_by: int = 0
-    """The number of tokens of each call that fills the cache; 0: all of them are read in one."""
-
-    @property
-    def read(self) -> Int[Tensor, "batch out"]:
-        """The tokens at whose positions there are logits: the target of an encoder-decoder, else the tokens."""
-        return self.tokens if self.target is None else self.target
-
-    def with_read(self, tokens: Int[Tensor, "batch out"]) -> ModelCall:
-        """Return the call with other tokens at the positions of the logits."""
-        return replace(self, tokens=tokens) if self.target is None else replace(self, target=tokens)
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> ModelCall:
-        """Return the call with a function applied to each of its tensors."""
-        values = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: change(value) for name, value in values.items() if value is not None})
-
-
-TENSORS = ("tokens", "valid", "positions", "segments", "target")
-"""The fields of `ModelCall` with one row per input."""
 
 
 POSITIONS_FIRST = "The checks need a model that reads token ids [batch, pos], and this one reads them [pos, batch]."
@@ -122,6 +82,8 @@ class TokenModel:
     """The id of the padding token."""
     causal: bool = False
     """Whether outputs may depend only on earlier tokens."""
+    is_causal_given: bool = False
+    """Whether the caller says that it is causal, or that it is not."""
     tokenizer: Any = None
     text: str = ""
     """The text of the input, if it was given as text."""
@@ -132,7 +94,9 @@ class TokenModel:
     labelled: Mapping[str, Tensor] | None = None
     """The given batch with its labels: tokens, labels, and valid if it has a padding mask."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Other arguments of `forward`, passed unchanged."""
+    """Other arguments of `forward`; those with a size for each token are cut for shorter inputs."""
+    by_row: frozenset[str] = frozenset()
+    """The names of other arguments with a row for each input."""
     needs_labels: bool = False
     """Whether the model returns only the last position unless it is given labels."""
     tick: Callable[[], None] = lambda: None
@@ -167,16 +131,16 @@ class TokenModel:
         module = with_shared_weights(model)
         text, named = "", {}
         if isinstance(inputs, str):
-            text, inputs = inputs, _encoded(inputs, tokenizer)
-        if isinstance(inputs, tuple) and len(inputs) == 2 and _is_pair(model):
-            inputs = {"0": inputs[0], "decoder_input_ids": _as_rows(inputs[1])}
+            text, inputs = inputs, encoded(inputs, tokenizer)
+        if isinstance(inputs, tuple) and len(inputs) == 2 and reads_pairs(model):
+            inputs = {"0": inputs[0], "decoder_input_ids": as_rows(inputs[1])}
         if isinstance(inputs, Mapping):
             named = dict(inputs)
             if hasattr(model, "main_input_name"):
                 check_arguments(model, inputs, type(model).__name__)
             inputs = named.pop(next((name for name in (*ARGUMENTS["tokens"], "0") if name in named), ""), None)
-        n_tokens = _n_tokens(model)
-        tokens = _arbitrary(model, n_tokens) if inputs is None else _as_rows(inputs)
+        n_tokens = n_tokens_read(model)
+        tokens = arbitrary_tokens(model, n_tokens) if inputs is None else as_rows(inputs)
         if n_tokens == 0 and not tokens.is_floating_point():
             n_tokens = int(tokens.max()) + 1
         if tokens.is_floating_point():
@@ -185,8 +149,8 @@ class TokenModel:
             if isinstance(named[name], Tensor) and named[name].dim() == 2:
                 check_mask_shape(name, named[name], tokens)
         target = named.pop(next((name for name in ARGUMENTS["target"] if name in named), ""), None)
-        if target is None and _is_pair(model):
-            target = _arbitrary(model, n_tokens, seed=1)
+        if target is None and reads_pairs(model):
+            target = arbitrary_tokens(model, n_tokens, seed=1)
         pads = (getattr(text_config(model), name, None) for name in ("pad_token_id", "pad_token"))
         pad = next((one for one in pads if isinstance(one, int) and 0 <= one < n_tokens), 0)
         base = ModelCall(tokens[:1], target=None if target is None else target[:1])
@@ -196,9 +160,14 @@ class TokenModel:
             name: one for name, one in extra.items() if isinstance(one, Tensor) and one.shape[:1] == tokens.shape[:1]
         }
         extra |= {name: one[:1] for name, one in rows.items()}
-        made = cls(
-            module, base, n_tokens, pad, tokenizer=tokenizer, text=text, original=original, loss=loss, extra=extra
-        )
+        more = {"tokenizer": tokenizer, "text": text, "original": original, "loss": loss, "extra": extra}
+        made = cls(module, base, n_tokens, pad, **more, by_row=frozenset(rows))
+        if missing := [name for name in made.unknown_arguments if name in made.required and name not in extra]:
+            words = (
+                f"{type(model).__name__}.forward also needs {', '.join(missing)}, whose values the checks cannot know"
+            )
+            some = f"{{{made.takes.get('tokens', '0')!r}: ids, {missing[0]!r}: …}}"
+            raise InputError(f"{words}; give all of its arguments, as in diagnose(model, {some}).")
         made = replace(made, labelled=made.batch_with_labels(tokens, named))
         try:
             n_outputs = made.logits(base).shape[1]
@@ -212,7 +181,8 @@ class TokenModel:
             raise InputError(f"{what}: {error_message(error, 200)}") from error
         if tokens.shape[1] == 1 < len(tokens) and made.reads_positions_first:  # one text, as a column
             raise InputError(POSITIONS_FIRST)
-        return replace(made, causal=made.looks_causal if causal is None else causal)
+        is_causal = made.looks_causal if causal is None else causal
+        return replace(made, causal=is_causal, is_causal_given=causal is not None)
 
     def batch_with_labels(self, tokens: Tensor, named: Mapping[str, Any]) -> dict[str, Tensor] | None:
         """Return the tokens, labels and mask of given arguments; None if they have no labels for every token."""
@@ -246,13 +216,38 @@ class TokenModel:
         found |= {"attention": "output_attentions"} if self.is_transformers else {}
         return {use: name for use, name in found.items() if name}
 
+    @cached_property
+    def required(self) -> set[str]:
+        """The arguments of `forward` without a default."""
+        return set() if isinstance(self.module, Transformer) else required_of(self.module)
+
     def can(self, use: str) -> bool:
         """Return whether the model accepts a padding mask ("valid"), positions, a cache ("past"), …"""
         if isinstance(self.module, Transformer):
             if use == "past":
                 return self.module.decoder is not None
             return use in ("valid", "segments") and not self.reads_images
-        return use in self.takes
+        return use in self.takes or (use == "valid" and self.pad_in_code is not None)
+
+    @cached_property
+    def pad_in_code(self) -> int | None:
+        """The token of padding that a plain module without an argument for a mask looks for in its tokens; None for none."""
+        if isinstance(self.module, Transformer) or self.is_transformers or "valid" in self.takes:
+            return None
+        call, inputs = self.last_call(self.base)
+        recorder = Recorder(self.module, inputs)
+        try:
+            with watched(self.module, recorder):
+                call()
+        except Exception:  # a module may raise anything
+            return None
+        return pad_compared(recorder.finish(()), "tokens", self._padding_of_tables)
+
+    @property
+    def _padding_of_tables(self) -> set[int]:
+        """The tokens of padding of the module's tables."""
+        tables = (one for one in self.module.modules() if isinstance(one, nn.Embedding))
+        return {one.padding_idx for one in tables if one.padding_idx is not None}
 
     def arguments(self, run: ModelCall) -> dict[str, Any]:
         """Return the arguments of `forward` for a call; the key "0" is a positional argument of unknown name.
@@ -261,9 +256,18 @@ class TokenModel:
             UnavailableError: The model does not accept an argument that the call needs.
         """
         takes = self.takes
-        named: dict[str, Any] = {takes.get("tokens", "0"): run.tokens, **self.extra}
+        tokens, extra = run.tokens, {name: self._fitted(name, value, run) for name, value in self.extra.items()}
         given = {use: getattr(run, use) for use in ("valid", "positions", "segments", "target")}
         given["attention"] = run.with_attention or None
+        if run.valid is not None and "valid" not in takes and self.pad_in_code is not None:
+            tokens, given["valid"] = torch.where(run.valid, tokens, self.pad_in_code), None
+        needed = {use for use, name in takes.items() if name in self.required}
+        if "valid" in needed and run.valid is None:
+            given["valid"] = torch.ones_like(tokens, dtype=torch.bool)
+        if "positions" in needed and run.positions is None:
+            given["positions"] = torch.arange(run.read.shape[1], device=tokens.device).expand_as(run.read)
+        named: dict[str, Any] = {takes.get("tokens", "0"): tokens, **extra}
+        named |= {takes[use]: None for use in needed & {"past", "labels", "segments"}}
         for use, value in given.items():
             if value is None:
                 continue
@@ -279,11 +283,42 @@ class TokenModel:
             named[takes["labels"]] = run.read
         return named
 
+    def _fitted(self, name: str, value: Any, run: ModelCall) -> Any:
+        """Another argument for as many tokens and rows as a call has.
+
+        Raises:
+            UnavailableError: It was given for fewer tokens, or its axes cannot be told apart.
+        """
+        if not isinstance(value, Tensor):
+            return value
+        lengths = self._lengths_of(run)
+        if any(given != n for given, n in lengths.items()):
+            value = cut_to(name, value, lengths)
+        is_of_rows = name in self.by_row and len(value) == 1 < len(run.tokens)
+        return value.expand(len(run.tokens), *value.shape[1:]) if is_of_rows else value
+
+    def _lengths_of(self, run: ModelCall) -> dict[int, int]:
+        """The lengths of the input of the diagnosis, and those of a call in their place."""
+        source, target = (self.base.tokens, run.tokens), (self.base.read, run.read)
+        lengths = {source[0].shape[1]: source[1].shape[1]}
+        n = lengths.setdefault(target[0].shape[1], target[1].shape[1])
+        if n != target[1].shape[1]:
+            raise UnavailableError(
+                "Source and target have as many tokens, so the axes of a given mask cannot be told apart; give other lengths."
+            )
+        return lengths
+
+    @property
+    def _sized(self) -> list[str]:
+        """The names of other arguments with a size for each token."""
+        lengths = {self.base.tokens.shape[1], self.base.read.shape[1]} - {1}
+        return [name for name, one in self.extra.items() if isinstance(one, Tensor) and lengths & {*one.shape[-2:]}]
+
     def call(self, named: Mapping[str, Any], seed: int = 0) -> Any:
         """Call the module with named arguments, in eval mode and with a separate random state."""
         named = {name: self._here(value) if isinstance(value, Tensor) else value for name, value in named.items()}
         args = [value for name, value in named.items() if name.isdigit()]
-        with _own_randomness(self.device, seed):
+        with own_randomness(self.device, seed):
             return self.module(*args, **{name: value for name, value in named.items() if not name.isdigit()})
 
     @torch.no_grad()
@@ -302,15 +337,17 @@ class TokenModel:
         if run.n_cached:
             rest = self._halves(run)[1]
             return (lambda: self._rest(run, rest)), [one for one in held_by(rest, set()) if isinstance(one, Tensor)]
-        inputs = {name: getattr(run, name) for name in TENSORS} | {**self.extra}
+        inputs = {name: getattr(run, name) for name in TENSORS}
         if isinstance(self.module, Transformer):
             return (lambda: self._own(run)), inputs
-        return (lambda: self.output_of(self.call(self.arguments(run), run.seed), run)), inputs
+        named = self.arguments(run)
+        inputs |= {name: named[name] for name in self.extra} | {"tokens": named[self.takes.get("tokens", "0")]}
+        return (lambda: self.output_of(self.call(named, run.seed), run)), inputs
 
     def _own(self, run: ModelCall) -> Tensor:
         tape = Tape((), ()) if run.recorded else None
-        with _own_randomness(self.device, run.seed):
-            return self.module(run.tokens, run.target, valid=run.valid, layout=_layout(run), tape=tape)
+        with own_randomness(self.device, run.seed):
+            return self.module(run.tokens, run.target, valid=run.valid, layout=layout_of(run), tape=tape)
 
     def _rest(self, run: ModelCall, rest: Any) -> Tensor:
         if isinstance(self.module, Transformer):
@@ -319,6 +356,9 @@ class TokenModel:
 
     def _halves(self, run: ModelCall) -> tuple[Tensor, Any]:
         """Return the outputs of the cached tokens, and the arguments of the last call."""
+        if self._sized:
+            what = f"The argument {self._sized[0]} has a size for each token, so it is not known what it should be with a cache"
+            raise UnavailableError(f"{what}.")
         n, step = run.n_cached, run.cached_by or run.n_cached
         parts = [slice(start, min(start + step, n)) for start in range(0, n, step)]
         if isinstance(self.module, Transformer):
@@ -338,7 +378,7 @@ class TokenModel:
                 break
             returned = self.call(arguments)
             outputs.append(self.output_of(returned, call))
-            past = {self.takes["past"]: _past_of(returned)}
+            past = {self.takes["past"]: past_of(returned)}
             if None in past.values():
                 raise UnavailableError("The model did not return the keys and values that were requested.")
         return torch.cat(outputs, dim=1), arguments
@@ -368,15 +408,7 @@ class TokenModel:
 
     def copied(self, dtype: torch.dtype | None = None) -> TokenModel:
         """Return the same interface to a deep copy of the module, whose weights can be changed."""
-        module, kept = _copy(self.module), []
-        for owner in module.modules():
-            kept += [(owner, name, one) for name, one in owner.named_buffers(recurse=False) if one.is_complex()]
-        for owner, name, _ in kept:  # `to` would drop the imaginary parts of angles
-            setattr(owner, name, None)
-        module.to(dtype or self.dtype)
-        for owner, name, one in kept:
-            setattr(owner, name, one.to(torch.complex128) if dtype == torch.float64 else one)
-        return self.changed(module)
+        return self.changed(converted(self.module, dtype or self.dtype))
 
     def shared(self) -> TokenModel:
         """Return the same interface to a copy that shares the weights, whose configuration and hooks can be changed."""
@@ -429,17 +461,29 @@ class TokenModel:
         declared = [value for value in given if isinstance(value, int) and value > 0]
         if self.is_transformers or isinstance(self.module, Transformer):
             return declared[0] if declared else self.base.read.shape[1]
-        n, tables = max(self.base.read.shape[1], self.base.tokens.shape[1]), []
-        for one in self.module.modules():
-            if isinstance(one, nn.Embedding):
-                tables += [one.num_embeddings] if one.num_embeddings != self.n_tokens else []
-                continue
-            kept = [*one.named_buffers(recurse=False), *vars(one).items()]
-            kept += [
-                (name, value) for name, value in one.named_parameters(recurse=False) if "pos" in name or name == "pe"
-            ]
-            tables += [size for _, value in kept if isinstance(value, Tensor) for size in _lengths(value)]
-        return min((size for size in (*declared[:1], *tables) if size >= n), default=n)
+        n, tables = (
+            max(self.base.read.shape[1], self.base.tokens.shape[1]),
+            lengths_of_tables(self.module, self.n_tokens),
+        )
+        longest = n if self._sized else min((size for size in (*declared[:1], *tables) if size >= n), default=n)
+        return self._tried(longest, n)
+
+    def _tried(self, longest: int, n: int) -> int:
+        """The number of tokens that the model reads, if its tables also hold a class token or start at a later position."""
+        if not n < longest <= TRIED:
+            return longest
+        model = self
+        if self.device.type != "cpu":
+            model = self.copied()
+            model.module.cpu()
+        for length in range(longest, longest - MAX_OFFSET, -1):
+            tokens = self.other_tokens(
+                self.base.read.cpu().repeat(1, -(-length // self.base.read.shape[1]))[:, :length]
+            )
+            with suppress(Exception):  # a module may raise anything beyond its tables
+                model.logits(self.base.with_read(tokens))
+                return max(n, length)
+        return n
 
     @property
     def unknown_arguments(self) -> list[str]:
@@ -478,9 +522,10 @@ class TokenModel:
             flags = [getattr(self.config, name, True) for name in ("is_causal", "causal")]
             is_bidirectional = False in flags or getattr(self.config, "attn_type", "") == "bi"  # XLM, XLNet
             return (is_causal_class(self.module) or is_encoder_decoder(self.module)) and not is_bidirectional
-        if (declared := declared_causal(self.module)) is not None:
+        declared = declared_causal(self.module)
+        if declared is False or (declared and not self.mask_left_out):
             return declared
-        if self._has_triangle():
+        if masks_with_triangle(self.module, *self.last_call(self.shortened(16))):
             return True
         from xformer.adapters.any_module import AnyModule  # imported late: xformer models do not need it
 
@@ -489,201 +534,11 @@ class TokenModel:
             run = AnyModule.open(self.module, named).opened.run(named)
         except Exception:  # its attention cannot be captured; a module may raise anything
             return False
-        patterns = [value for name, value in run.items() if name.endswith("attn.pattern")]
-        squares = [pattern for pattern in patterns if pattern.shape[-1] == pattern.shape[-2] > 2]
-        return any(_share_ahead(one) < 0.5 for pattern in squares for one in (pattern, pattern.mT))  # or the wrong half
+        return is_half_hidden(value for name, value in run.items() if name.endswith("attn.pattern"))
 
-    @torch.no_grad()
-    def _has_triangle(self) -> bool:
-        """Whether the code masks something with a triangle, even if the mask has no effect."""
-        call, inputs = self.last_call(self.shortened(16))
-        recorder = Recorder(self.module, inputs, keep_of=_MASKING)
-        try:
-            with watched(self.module, recorder):
-                call()
-        except Exception:  # a module may raise anything
-            return False
-        program = recorder.finish(())
-        if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
-            return True
-        if any(one.name in ("tril_indices", "triu_indices") for one in program.operations):
-            return True
-        masks = [value for one in program.operations if one.name in _MASKING for value in one.inputs]
-        return any(
-            one.tensor is not None and _is_mask(one.tensor) for one in masks if not source_of(one).is_from_inputs
-        )
-
-
-_MASKING = {"masked_fill", "where", "add", "sub", "mul", "setitem", "scaled_dot_product_attention"}
-"""Operations that may apply a mask."""
-
-
-def declared_causal(module: nn.Module) -> bool | None:
-    """Whether a plain module declares that it is causal, by a flag, a buffer or its name; None if it declares nothing."""
-    flags = [getattr(one, name) for one in module.modules() for name in ("is_causal", "causal") if hasattr(one, name)]
-    if flags:
-        return any(value is True for value in flags)
-    is_named = any(word in type(module).__name__.lower() for word in ("gpt", "causal", "decoder"))
-    return True if is_named or any(_is_triangle(buffer) for buffer in module.buffers()) else None
-
-
-def _lengths(value: Tensor) -> tuple[int, ...]:
-    """Return the sizes that may limit the number of positions: of a mask or table, all axes but that of features."""
-    if value.dim() < 2:
-        return ()
-    is_square = value.shape[-1] == value.shape[-2]
-    return tuple(value.shape) if is_square or not value.is_floating_point() else tuple(value.shape[:-1])
-
-
-def _share_ahead(pattern: Float[Tensor, "batch head query key"]) -> float:
-    """Return the fraction of the cells above the diagonal that get attention."""
-    ahead = torch.ones(pattern.shape[-2:]).triu(1).bool()
-    return float((pattern[..., ahead] > 0).float().mean())
-
-
-def _is_triangle(buffer: Tensor, diagonal: int = 0) -> bool:
-    """Return whether a buffer is a causal mask: square, with one value up to a diagonal and another above the next."""
-    if buffer.dim() < 2 or buffer.shape[-1] != buffer.shape[-2] or buffer.shape[-1] < 3:
-        return False
-    square = buffer.reshape(-1, *buffer.shape[-2:])[0].float()
-    every = torch.ones_like(square)
-    below, above = square[every.tril(diagonal).bool()], square[every.triu(diagonal + 2).bool()]
-    return bool((below == below[0]).all() and (above == above[0]).all() and below[0] != above[0])
-
-
-def _is_mask(value: Tensor) -> bool:
-    """Return whether a tensor is a causal mask, one that hides the query's own position, or a transposed one."""
-    ways = (value, value.mT) if value.dim() > 1 else ()
-    return any(_is_triangle(one, diagonal) for one in ways for diagonal in (0, -1))
-
-
-class _DetachedCopies(TorchFunctionMode):
-    """Copies tensors without their graph: `deepcopy` refuses the results of a training step that a module keeps."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
-            value, memo = args
-            return memo.setdefault(id(value), value.detach().clone())
-        return func(*args, **(kwargs or {}))
-
-
-def _copy(model: nn.Module, kept: Iterable[Any] = ()) -> nn.Module:
-    """Copy a module, except the objects in `kept`. Values that cannot be copied, such as a lock or a file, are shared."""
-    memo: dict[int, Any] = {id(one): one for one in kept}
-    with _DetachedCopies():
-        try:
-            return copy.deepcopy(model, dict(memo))
-        except Exception:  # a module may hold anything
-            _share_uncopyable(model, memo, set())
-        try:
-            return copy.deepcopy(model, memo)
-        except Exception as error:
-            what = f"{type(model).__name__} cannot be copied, and the checks need a copy"
-            raise InputError(f"{what}: {error_message(error, 150)}") from error
-
-
-def _share_uncopyable(value: Any, memo: dict[int, Any], seen: set[int]) -> None:
-    """Enter into `memo` the values inside `value` that cannot be copied; modules are never shared."""
-    if id(value) in seen or _is_copyable(value, memo):
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.Generator):
-        memo[id(value)] = value.clone_state()
-        return
-    parts = list(value.values()) if isinstance(value, Mapping) else []
-    parts += list(value) if isinstance(value, list | tuple | set | frozenset | deque) else []
-    for part in [*parts, *getattr(value, "__dict__", {}).values()]:
-        _share_uncopyable(part, memo, seen)
-    if not isinstance(value, nn.Module) and not _is_copyable(value, memo):
-        memo[id(value)] = value
-
-
-def _is_copyable(value: Any, memo: dict[int, Any]) -> bool:
-    try:
-        copy.deepcopy(value, dict(memo))
-    except Exception:  # `deepcopy` passes on whatever the value raises
-        return False
-    return True
-
-
-def with_shared_weights(model: nn.Module) -> nn.Module:
-    """Copy the modules and buffers, in eval mode, sharing the parameters."""
-    return _copy(model, model.parameters()).eval()
-
-
-@contextmanager
-def _own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed the random state inside the context, and restore the caller's afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def _past_of(returned: Any) -> Any:
-    """Return the key/value cache in the result of a call; None if there is none."""
-    for name in ARGUMENTS["past"]:
-        if getattr(returned, name, None) is not None:
-            return getattr(returned, name)
-    return returned[1] if isinstance(returned, tuple) and len(returned) > 1 else None
-
-
-def _layout(run: ModelCall) -> Any:
-    if run.segments is None:
-        return None
-    from xformer.layers.masks import SequencePacking
-
-    return SequencePacking.from_segments(run.segments)
-
-
-def _is_pair(model: nn.Module) -> bool:
-    if isinstance(model, Transformer):
-        return model.config.architecture == "encoder-decoder"
-    if hasattr(model, "main_input_name"):
-        return is_encoder_decoder(model)
-    return any(name in inspect.signature(model.forward).parameters for name in ARGUMENTS["target"])
-
-
-def _n_tokens(model: nn.Module) -> int:
-    """Return the size of the input vocabulary; 0 if it is unknown."""
-    if isinstance(model, Transformer):
-        return model.config.n_inputs
-    if hasattr(model, "main_input_name"):
-        n_tokens = n_tokens_of(model)  # of two vocabularies, tokens of the smaller one can be read by both stacks
-        return min(n_tokens, n_target_tokens_of(model) or n_tokens) if is_encoder_decoder(model) else n_tokens
-    return next((one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)), 0)
-
-
-def _encoded(text: str, tokenizer: Any) -> Tensor:
-    if tokenizer is None:
-        raise InputError("A text needs a tokenizer; for example diagnose(model, text, tokenizer).")
-    return torch.tensor([tokenizer(text)["input_ids"]])
-
-
-def _as_rows(inputs: Any) -> Tensor:
-    inputs = plain_ids(inputs)
-    tokens = inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs)
-    if tokens.dim() not in (1, 2) or tokens.numel() == 0 or tokens.dtype == torch.bool:
-        raise InputError(
-            f"Token ids must be [pos] or [batch, pos], like [[3, 7, 12]], got {tokens.dtype} {list(tokens.shape)}."
-        )
-    return tokens[None] if tokens.dim() == 1 else tokens
-
-
-def _arbitrary(model: nn.Module, n_tokens: int, seed: int = 0) -> Tensor:
-    """Draw arbitrary tokens, without special ones, for a model without given inputs."""
-    draw = torch.Generator().manual_seed(seed)
-    if isinstance(model, Transformer):
-        n = model.config.image**2 or min(12, model.config.max_len)
-        return torch.randint(1, n_tokens, (1, n), generator=draw)
-    if hasattr(model, "main_input_name"):
-        example = example_inputs(model, seed)
-        name = "decoder_input_ids" if seed and "decoder_input_ids" in example else "input_ids"
-        if name not in example:
-            raise InputError(f"The checks need a model that reads token ids, and {type(model).__name__} does not.")
-        return example[name]
-    if n_tokens == 0:
-        raise InputError(
-            "This module has no embedding table, so its vocabulary is unknown; give inputs, for example "
-            "torch.tensor([[3, 7]])."
-        )
-    return torch.randint(0, n_tokens, (1, min(12, n_tokens)), generator=draw)
+    @property
+    def mask_left_out(self) -> str:
+        """The argument of a plain module for a mask of the attention that the call does not pass; "" if there is none."""
+        if isinstance(self.module, Transformer) or self.is_transformers:
+            return ""
+        return mask_left_out(self.module, self.extra)

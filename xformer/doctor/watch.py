@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from xformer.adapters.attention import for_each_head, kernel_arguments, permitted
 from xformer.adapters.module_map import Chain, Layers
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.model import Transformer
 from xformer.program.attention import PARTS, AttentionFinder, FoundAttention
 from xformer.program.axes import argument

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from xformer.adapters.attention_sums import SummedRun
 from xformer.adapters.huggingface import HuggingFaceModel
 from xformer.analysis.attention_health import KEEP_LONG, LongPattern, Patterns
-from xformer.doctor.token_model import declared_causal
+from xformer.doctor.causal_signs import declared_causal
 from xformer.errors import InputError, XformerError
 from xformer.formatting import error_message
 from xformer.integrations.health_alarms import Measurement

@@ -20,9 +20,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
+from xformer.doctor.arguments import ARGUMENTS
 from xformer.doctor.checks.repeated import other_backends
 from xformer.doctor.diagnose import token_model_of
-from xformer.doctor.token_model import ARGUMENTS, ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
 from xformer.errors import InputError, UnavailableError
 from xformer.formatting import error_message

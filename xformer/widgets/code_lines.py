@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from xformer.doctor.token_model import with_shared_weights
+from xformer.doctor.copies import with_shared_weights
 from xformer.errors import InputError
 from xformer.model import Transformer
 from xformer.program import record

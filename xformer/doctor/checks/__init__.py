@@ -7,5 +7,6 @@ from xformer.doctor.checks import attention as _attention  # isort: skip
 from xformer.doctor.checks import formula as _formula  # isort: skip
 from xformer.doctor.checks import loss as _loss  # isort: skip
 from xformer.doctor.checks import training as _training  # isort: skip
+from xformer.doctor.checks import reference as _reference  # isort: skip
 
-__all__ = ["_attention", "_formula", "_loss", "_positions", "_repeated", "_rows", "_training"]
+__all__ = ["_attention", "_formula", "_loss", "_positions", "_reference", "_repeated", "_rows", "_training"]

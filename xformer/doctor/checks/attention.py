@@ -11,7 +11,8 @@ from torch import Tensor
 
 from xformer.doctor.check import CheckContext, Finding, assume, broken, check, stacked
 from xformer.doctor.formulas.heads import owners
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, stepwise, watch
 from xformer.program.record import tensors_in
 
@@ -75,7 +76,8 @@ def finding_at(
 ) -> Finding:
     """Return a finding of a broken rule at one cell of one attention."""
     pattern = one.pattern[0, cell["head"]].detach()
-    return broken(sentence, remedy, size, cause=cause, layer=one.layer, pattern=pattern, **cell)
+    name = f"{one.path}.{cause}"
+    return broken(sentence, remedy, size, cause=cause, name=name, layer=one.layer, pattern=pattern, **cell)
 
 
 def _wrong_rows(one: Watched, limit: float) -> Finding | None:
@@ -249,7 +251,7 @@ def key_value_groups(context: CheckContext) -> Finding:
                 group = head * len(distinct) // n_heads
                 if owner != distinct[group]:
                     sentence = "A query head reads the key/value head of another group."
-                    found = broken(sentence, GROUPING, layer=one.layer, head=head, cause="v")
+                    found = broken(sentence, GROUPING, name=f"{one.path}.v", layer=one.layer, head=head, cause="v")
                     return replace(found, cause="key_value_head_order")
     rest = f" ({', '.join(sorted(kinds))})" if kinds else ""
     return Finding("holds", f"Every query head uses the key/value head of its group{rest}.")

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, check, count
-from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against
+from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against, unread
+from xformer.doctor.formulas.masks import NO_KEY
+from xformer.doctor.formulas.positions import NONE, OF_STACK
 
+UNREAD = "Not checked, because no attention can be followed from its queries and keys to its weights."
 REMEDIES = {
     "scale": "the scores should be {usual}",
     "projections": "make q, k and v with three weights, or with three slices of one",
@@ -36,16 +39,31 @@ def formula(context: CheckContext) -> Finding:
     assume(found, "No attention was found whose formula can be read.")
     causes = list(dict.fromkeys(one.cause for one in found if one.cause))
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
+    read = {(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")}
+    rest = ""
+    if (
+        isinstance(context.spec, tuple) and not context.has_same_weights
+    ):  # else the check `reference` compares all of it
+        rest = unread(found, context.spec)
+    if not causes and not read:
+        return Finding("not applicable", f"{UNREAD} {rest}".rstrip(), formulas=found)
+    if not causes and rest:
+        return Finding("could not run", rest, formulas=found)
     if not causes:
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        n = len({(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")})
-        return Finding("holds", f"Nothing is unusual in {count(n, 'attention')}{scores}.", formulas=found)
+        return Finding(
+            "holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}. {rest}".rstrip(), formulas=found
+        )
     first = next(one for one in found if one.cause == causes[0])
-    sentence = " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes)
+    sentence = (
+        " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes) + f" {rest}".rstrip()
+    )
     at = f" in `{first.text}` ({first.line})" if first.text else ""
     is_broken = bool(context.spec) or causes[0] in BREAKS_A_RULE
     words = REMEDIES[first.part].format(usual=first.usual)
+    if first.cause == "mask_not_applied" and context.model.mask_left_out:
+        words = f"pass the argument {context.model.mask_left_out}, which the call leaves out; {words}"
     remedy = f"{words[0].upper()}{words[1:]}{at}." if is_broken else f"If this is not meant: {words}{at}."
     finding = Finding("unusual", sentence, remedy, cause=causes[0], line=first.line, formulas=found)
     if not is_broken:
@@ -59,8 +77,11 @@ def _sentence(same: Sequence[Formula]) -> str:
     first = same[0]
     layers = sorted({one.layer for one in same if one.layer is not None})
     where = f"In {'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))}, " if layers else ""
+    if first.part == "positions" and OF_STACK in first.formula:  # one sentence for each stack
+        where = " and ".join(f"in the {one.formula.partition(OF_STACK)[2]}" for one in same) + ", "
     line = f" ({first.line})" if first.line else ""
     what = CAUSES_OF_FORMULAS[first.cause]
     computed = f"{first.formula} instead of {first.usual}" if what.endswith("reference") else first.formula
-    text = f"{where}{what}: {computed}{line}."
+    rest = "" if computed.startswith((NONE, NO_KEY)) else f": {computed}"
+    text = f"{where}{what}{rest}{line}."
     return text[0].upper() + text[1:]

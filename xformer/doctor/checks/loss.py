@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from xformer.adapters.huggingface_opening import text_config
 from xformer.doctor.check import CheckContext, Finding, NotApplicableError, assume, broken, by, check
 from xformer.doctor.formulas.flow import Flow
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.program.record import Operation, Recorder, SourceLine, watched
 
 IGNORED = (-100, -1)
@@ -25,7 +26,11 @@ LONGEST = 64
 """Number of tokens of the input that are used."""
 MATCH = 100
 """Largest relative difference, in machine epsilons, between a loss and its formula."""
-NOT_CROSS_ENTROPY = "The loss is not the cross-entropy of its outputs."
+DRAWS = 4
+"""Largest number of batches on which a loss is compared with several formulas, with which it may agree by chance."""
+TOO_SHORT = "The input has fewer than four tokens."
+NOT_CROSS_ENTROPY = "The loss equals neither the mean nor the sum of the cross-entropy of its outputs over the tokens."
+AMBIGUOUS = f"Several formulas agree with the loss in {DRAWS} batches, so it is not known which tokens it scores."
 
 
 class _Scored(NamedTuple):
@@ -56,18 +61,30 @@ def loss(context: CheckContext) -> Finding:
     assume(model.causal and model.base.target is None, "The loss is that of next tokens only in a causal model.")
     assume(model.has_output_by_position, "The model has a single output for the whole input.")
     one = model.base.tokens[:, :LONGEST]
-    tokens = torch.cat([one, model.other_tokens(one)])
-    assume(one.shape[1] >= 4, "The input has fewer than four tokens.")
-    labels = model.other_tokens(tokens, seed=2)
-    run = _recorded(model, tokens, labels)
-    assume(run is not None, "The model computes no loss; give one, as in diagnose(model, inputs, loss=function).")
-    assert run is not None
-    logits = model.logits(ModelCall(tokens)).float()
-    if run.is_of_softmax:
-        return _of_softmax(logits.shape[-1], run.line)
-    scored = _scored(run.value, logits, tokens, labels, min(MATCH * model.eps, 1e-3))
-    assume(scored, NOT_CROSS_ENTROPY)
-    assert scored is not None
+    assume(one.shape[1] >= 4, TOO_SHORT)
+    fitting = set[_Scored]()
+    for draw in range(DRAWS):
+        tokens = torch.cat([one, model.other_tokens(one, seed=draw)])
+        labels = model.other_tokens(tokens, seed=2 + draw)
+        run = _recorded(model, tokens, labels)
+        assume(run is not None, "The model computes no loss; give one, as in diagnose(model, inputs, loss=function).")
+        assert run is not None
+        logits = model.logits(ModelCall(tokens)).float()
+        if run.is_of_softmax:
+            return _of_softmax(logits.shape[-1], run.line)
+        found = _scored(run.value, logits, tokens, labels, min(MATCH * model.eps, 1e-3))
+        fitting = fitting & found if draw else found
+        assume(fitting, NOT_CROSS_ENTROPY)
+        if draw and len(fitting) == 1:  # one batch may agree with another formula by chance
+            return _judged(context, fitting.pop(), run, tokens, labels, logits)
+    raise NotApplicableError(AMBIGUOUS)
+
+
+def _judged(
+    context: CheckContext, scored: _Scored, run: _Run, tokens: Tensor, labels: Tensor, logits: Tensor
+) -> Finding:
+    """The finding about a loss of which it is known what it computes."""
+    model = context.model
     verdict = "broken" if context.spec else "unusual"
     for found in (
         *_of_targets(model, scored, run.line),
@@ -134,9 +151,9 @@ def _scored(
     tokens: Int[Tensor, "batch pos"],
     labels: Int[Tensor, "batch pos"],
     limit: float,
-) -> _Scored | None:
-    """What a loss of this value computes; None if nothing or several fit."""
-    found, forms = set(), {"": logits, "sum": logits, "softmax": logits.softmax(dim=-1)}
+) -> set[_Scored]:
+    """What a loss of this value may compute; several may agree by chance."""
+    found, forms = set[_Scored](), {"": logits, "sum": logits, "softmax": logits.softmax(dim=-1)}
     for of, targets in (("labels", labels), ("tokens", tokens)):
         for shift in (1, 0, 2, -1):
             for n in (tokens.shape[1], tokens.shape[1] - 1):  # a loss may cut its last token
@@ -145,7 +162,7 @@ def _scored(
                     expected *= len(tokens) * (n - abs(shift)) if form == "sum" else 1
                     if abs(value - expected) <= limit * max(1.0, abs(expected)):
                         found.add(_Scored(of, shift, form))
-    return found.pop() if len(found) == 1 else None
+    return found
 
 
 def cross_entropy(
@@ -314,7 +331,8 @@ def accumulation(context: CheckContext) -> Finding:
     logits, loss = model.logits(ModelCall(tokens)).float(), _loss(model, tokens, labels)
     errors = {shift: _error(loss, logits, labels, shift) for shift in (1, 0)}  # both may be close by chance
     shift = min(errors, key=lambda one: errors[one])
-    assume(errors[shift] <= 0.001 and n >= 4, NOT_CROSS_ENTROPY)
+    assume(n >= 4, TOO_SHORT)
+    assume(errors[shift] <= 0.001, NOT_CROSS_ENTROPY)
     ignored, whole = _with_ignored(model, tokens, labels)
     expected = cross_entropy(logits, labels, shift, ignored)
     as_token = cross_entropy(logits, labels % logits.shape[-1], shift)  # a negative index counts from the end

@@ -26,7 +26,8 @@ from xformer.doctor.check import (
     stacked,
 )
 from xformer.doctor.checks.attention import finding_at, loose, worst_cell
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, watch, watch_outputs
 from xformer.formatting import error_message
 from xformer.model import Transformer

@@ -8,6 +8,7 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
+from xformer.doctor.arguments import ARGUMENTS
 from xformer.doctor.causes import decoder_read_as_encoder, with_cause
 from xformer.doctor.check import (
     CheckContext,
@@ -21,8 +22,9 @@ from xformer.doctor.check import (
     count,
     stacked,
 )
+from xformer.doctor.formulas.masks import PREFIX
 from xformer.doctor.localise import first_not_finite, localise
-from xformer.doctor.token_model import ARGUMENTS, ModelCall
+from xformer.doctor.model_call import ModelCall
 from xformer.doctor.watch import watch
 from xformer.errors import UnavailableError
 from xformer.model import Transformer
@@ -55,6 +57,7 @@ def later_tokens(context: CheckContext, base: ModelCall) -> list[Pair]:
 
 def _assume_causal(context: CheckContext) -> None:
     model = context.model
+    assume(model.causal or not model.mask_left_out, NOT_CAUSAL_HERE.format(name=model.mask_left_out))
     assume(model.causal, "The model is not causal: every token may attend to every other.")
     assume(model.base.read.shape[1] >= 2, "The input has only one token; give at least two.")
     assume(model.has_output_by_position, "The model has a single output for the whole input.")
@@ -63,11 +66,34 @@ def _assume_causal(context: CheckContext) -> None:
 @check("causality", "changing a later token changes no earlier output")
 def causality(context: CheckContext) -> Finding:
     """Compare the outputs before a changed token."""
+    model = context.model
+    if model.base.target is not None and not (model.causal or model.is_causal_given or model.mask_left_out):
+        return Finding("unusual", OPEN_DECODER, f"If it is meant to generate token by token: {PASS_TARGET_MASK}.")
     _assume_causal(context)
-    pairs = later_tokens(context, context.model.base)
+    pairs = later_tokens(context, model.base)
     holds = f"Changing a later token changes no earlier output ({len(pairs)} positions)."
     broken = "With {title}, earlier outputs change {by}: the model sees the future."
-    return context.compare(pairs, holds, broken, REMEDY)
+    remedy = (
+        f"Pass the argument {model.mask_left_out}, which the call leaves out. {REMEDY}"
+        if model.mask_left_out
+        else REMEDY
+    )
+    found = context.compare(pairs, holds, broken, remedy)
+    is_meant = model.is_causal_given or (context.spec and isinstance(context.spec, str))  # causal without a prefix
+    n = _prefix(context) if found.verdict == "broken" and not is_meant else 0
+    if n and all(context.apart(pair) <= context.limit for pair in pairs if len(pair.at) >= n):
+        sentence = f"The first {n} tokens see each other, as in a prefix language model; the others see no later one."
+        return Finding(
+            "unusual", sentence, f"If this is not meant: {remedy[0].lower()}{remedy[1:]}", found.size, found.floor
+        )
+    return found
+
+
+def _prefix(context: CheckContext) -> int:
+    """The number of tokens that every query sees, if that is the mask of all attentions; 0 if it is not."""
+    masks = {one.formula for one in context.formulas if one.part == "mask"}
+    sizes = [one.removeprefix(PREFIX) for one in masks]
+    return int(sizes[0]) if len(sizes) == 1 and sizes[0].isdigit() else 0
 
 
 @check("causality_with_attention", "causality also holds, with the same outputs, when attention weights are returned")
@@ -93,6 +119,12 @@ def causality_with_attention(context: CheckContext) -> Finding:
     return found
 
 
+OPEN_DECODER = "The decoder is not causal: a token of the target may attend to later ones."
+PASS_TARGET_MASK = "pass a causal mask for the target, as the argument tgt_mask of nn.Transformer"
+NOT_CAUSAL_HERE = (
+    "Without the argument {name}, every token may attend to every other: if the model is meant to be causal, its caller "
+    "passes a mask. Pass one, as in diagnose(model, {{…, '{name}': mask}}), to check it."
+)
 PADDED_TOKENS = 6
 """Number of tokens of the padded input; few, because many padding lengths are tried."""
 MAX_PADS = 40
@@ -125,7 +157,10 @@ def _short(context: CheckContext, n: int = PADDED_TOKENS) -> ModelCall:
     """Return a run over the first tokens of the input, fewer than the model can read, so that there is room for padding."""
     model = context.model
     n = max(1, min(n, model.max_len - 3))
-    return replace(model.base, tokens=model.base.tokens[:, :n])
+    tokens = model.base.tokens[:, :n]
+    if model.pad_in_code is not None:
+        tokens = torch.where(tokens == model.pad_in_code, model.other_tokens(tokens), tokens)
+    return replace(model.base, tokens=tokens)
 
 
 def _assume_padding(context: CheckContext) -> None:
@@ -195,6 +230,13 @@ def left_padding(context: CheckContext) -> Finding:
     return replace(found, sentence=sentence, remedy="Count positions from the first real token, by default as well.")
 
 
+def with_padding(context: CheckContext, *, left: bool) -> ModelCall | None:
+    """A run with three tokens of padding; None if there is no room for them."""
+    base = _short(context)
+    has_room = base.tokens.shape[1] + 3 <= context.model.max_len
+    return _padded(context, base, 3, left=left, with_positions=False) if has_room else None
+
+
 @check("right_padding", "padding on the right changes no output, whatever token it contains")
 def right_padding(context: CheckContext) -> Finding:
     """Try several lengths, filled with the padding token and with another token."""
@@ -202,7 +244,8 @@ def right_padding(context: CheckContext) -> Finding:
     base, model = _short(context), context.model
     room = model.max_len - base.tokens.shape[1]
     other = int(model.other_tokens(base.tokens)[0, 0])
-    contents = [model.pad] if not model.has_output_by_position else [model.pad, other]
+    has_mask = model.has_output_by_position and model.pad_in_code is None
+    contents = [model.pad, other] if has_mask else [model.pad if model.pad_in_code is None else model.pad_in_code]
     pairs = [
         _pair(
             context,
@@ -216,7 +259,7 @@ def right_padding(context: CheckContext) -> Finding:
         for content in contents
     ]
     assume(pairs, f"{FULL} padding.")
-    holds = "Padding on the right changes no output, whatever token it contains."
+    holds = "Padding on the right changes no output" + (", whatever token it contains." if has_mask else ".")
     return context.compare(pairs, holds, PADDING_BROKEN, MASK_REMEDY)
 
 
@@ -268,6 +311,7 @@ def masked_row(context: CheckContext) -> Finding:
     """Try padding on the left of a causal model, or a row that is all padding."""
     _assume_padding(context)
     base, model = _short(context), context.model
+    assume(model.pad_in_code is None, "The model takes no padding mask: it finds padding in its tokens.")
     assume(base.tokens.shape[1] + 3 <= model.max_len, f"{FULL} padding.")
     run, what = _padded(context, base, 3, left=True, with_positions=False), "padding on the left"
     if not model.causal or base.target is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from xformer.doctor.check import (
     distance,
 )
 from xformer.doctor.checks.loss import cross_entropy
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import watch
 from xformer.model import Transformer
 
@@ -38,6 +40,8 @@ UNUSED = (
 """Parameters that may legitimately get no gradient: unused experts, routers, and key biases (the softmax cancels them)."""
 ROUTER = r"(.*)\bgate\."
 """A gate: the router of the experts beside it, or else a part of the network that every input uses."""
+OPEN = 0.1
+"""The value of weights that start at 0, as the factors of residuals in ReZero, when gradients are computed again."""
 USUAL = (
     r"(attn|attention|mlp|ffn|feed_forward)\.(q|k|v|o|out|query|key|value|gate|up|down|fc\w*|c|dense|qkv|\d+)(_proj|_attn|_fc)?\."
     r"(weight|bias)$"
@@ -48,6 +52,20 @@ USUAL = (
 @check("gradients", "every parameter gets a gradient")
 def gradients(context: CheckContext) -> Finding:
     """Find parameters of layers and embeddings whose gradient of the cross-entropy is missing or 0 everywhere."""
+    return _gradients(context)
+
+
+def _with_open_gates(model: TokenModel) -> TokenModel:
+    """A copy in which no weight is 0 everywhere."""
+    model = model.copied()
+    for one in model.module.parameters():
+        if not one.any():
+            one.data.fill_(OPEN)
+    return model
+
+
+def _gradients(context: CheckContext, *, started: bool = False) -> Finding:
+    """The finding about the gradients; `started`: weights that start at 0 are no longer 0."""
     model = context.model
     if not model.reads_images:
         shortest = min(model.base.read.shape[1], model.base.tokens.shape[1])
@@ -59,13 +77,16 @@ def gradients(context: CheckContext) -> Finding:
         model.module.requires_grad_(True)
     named = {name: one for name, one in model.module.named_parameters() if one.requires_grad}
     with torch.enable_grad():
-        logits = _differentiable_logits(model, model.base)
+        logits = differentiable_logits(model, model.base)
         labels = model.base.read[:, : logits.shape[1]] % logits.shape[-1]
         loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         if not loss.requires_grad:
             sentence = "No parameter gets a gradient: the output is detached from all of them."
             return broken(sentence, "Look for torch.no_grad or .detach() around the whole forward pass.")
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    is_started = any(one is not None and not one.any() for one in found) and not started
+    if is_started and any(not one.any() for one in named.values()):  # gates that start at 0 let no gradient through
+        return _gradients(replace(context, model=_with_open_gates(model)), started=True)
     used = {name for name in named if not _is_unused(name, named)}
     silent = [
         name
@@ -87,15 +108,16 @@ def gradients(context: CheckContext) -> Finding:
         return broken(
             sentence, "Look for .detach(), .data or a custom backward pass between the weights and the outputs."
         )
+    gates = ", once weights that start at 0 have another value" if started else ""
     rest = f" ({len(silent)} others get none: {', '.join(silent[:3])})" if silent else ""
-    holds = Finding("holds", f"All {len(used) - len(silent)} parameters of the layers get a gradient{rest}.")
+    holds = Finding("holds", f"All {len(used) - len(silent)} parameters of the layers get a gradient{gates}{rest}.")
     if not wrong and (not silent or model.is_transformers):
         return holds
     layers = Layers(model.module, [one.path for one in watch(model, model.shortened(16))])
     inside = [name for name in silent if layers.of_path(name) is not None]
     if not wrong and inside:
         words = f"{count(len(inside), 'parameter')} of the layers {'gets' if len(inside) == 1 else 'get'} no gradient"
-        remedy = "If this is not meant: look for weights that are created but never used."
+        remedy = "If this is not meant: look for .detach() after these weights, and for weights that are never used."
         return Finding("unusual", f"{words}: {', '.join(inside[:4])}{' …' if len(inside) > 4 else ''}.", remedy)
     if not wrong:
         return holds
@@ -134,7 +156,8 @@ def _is_slope(model: TokenModel) -> bool:
     return torch.autograd.gradcheck(outputs, (start,), **options)
 
 
-def _differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+def differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+    """The outputs of a run, with their graph."""
     if isinstance(model.module, Transformer):
         run = run.each(lambda one: one.to(model.device))
         return model.module(run.tokens, run.target).cpu()

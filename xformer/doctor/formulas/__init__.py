@@ -15,6 +15,6 @@ specification.py  `against` compares them with a well-known architecture
 
 from xformer.doctor.formulas.formula import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula
 from xformer.doctor.formulas.read import formulas
-from xformer.doctor.formulas.specification import ARCHITECTURES, against
+from xformer.doctor.formulas.specification import ARCHITECTURES, against, unread
 
-__all__ = ["ARCHITECTURES", "BREAKS_A_RULE", "CAUSES_OF_FORMULAS", "Formula", "against", "formulas"]
+__all__ = ["ARCHITECTURES", "BREAKS_A_RULE", "CAUSES_OF_FORMULAS", "Formula", "against", "formulas", "unread"]

@@ -20,12 +20,12 @@ from xformer.doctor.formulas.heads import (
     is_projection,
     modules_of,
 )
-from xformer.doctor.formulas.masks import mask_of, product_of
+from xformer.doctor.formulas.masks import mask_of, mask_of_encoder, product_of
 from xformer.doctor.formulas.numbers import OVER, TIMES, factor_of
 from xformer.doctor.formulas.positions import linear_bias
 from xformer.doctor.watch import Watched, read_layer
 from xformer.program.attention import FoundAttention
-from xformer.program.axes import argument
+from xformer.program.axes import Axis, argument
 from xformer.program.record import Operation, SourceLine, Value
 
 
@@ -106,7 +106,9 @@ class AttentionReader:
             return None  # normalised queries need no scale
         whole, by = factor * q.factor * k.factor, (*by, *q.by, *k.by)
         formula, cause = _named(whole, d_head, d_model, n_heads)
-        return part_of("scale", formula, cause, by[0] if by else found.first, f"q·kᵀ / √{d_head}")
+        at = by[0] if by else found.first
+        is_known = not cause or len({one.line for one in by}) < 2  # of several numbers, it is not known which is wrong
+        return part_of("scale", formula, cause, at if is_known else None, f"q·kᵀ / √{d_head}")
 
     def _after_product(self, found: FoundAttention) -> tuple[float, tuple[Operation, ...]] | None:
         """The factor between the product of queries and keys and the scores; None if it is no number."""
@@ -168,14 +170,20 @@ class AttentionReader:
             sides = [found.product.rows, found.product.columns]
         else:
             sides = [self._flow.axes.of(value)[-2] for value in _operands(found).values()][:2]
-        over = f"{self._causal_over}:"
-        is_causal = all(any(atom.root.name.startswith(over) for atom in side) for side in sides)
-        if seen is None or (not is_causal and bool(seen.allowed.any())):
+        if seen is None:
             return None
+        if not self._are_of(sides, self._causal_over):
+            is_encoder = self._causal_over == "target" and self._are_of(sides, "tokens")
+            return mask_of_encoder(seen) if is_encoder or not seen.allowed.any() else None
         after = self._after_product(found)
         read = mask_of(self._flow, found, seen, None if after is None else after[0])
         is_transposed = found.normalised == "query" and read is not None and read.cause == "mask_inverted"
         return None if is_transposed else read  # where the weights are transposed, the mask may be right
+
+    @staticmethod
+    def _are_of(sides: Sequence[Axis], name: str) -> bool:
+        """Whether the queries and the keys are positions of an input."""
+        return bool(name) and all(any(atom.root.name.startswith(f"{name}:") for atom in side) for side in sides)
 
     def _softmax(self, found: FoundAttention) -> Formula | None:
         """The axis of the softmax; None for a fused function."""

@@ -115,7 +115,10 @@ class BlockReader:
         if at is None:
             if self._is_in_layer(one) and self._is_cut(one):
                 part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
-                line = self._call_of(one)
+                alike = [it for it in self.sublayers if it.name == name and it.last.line == one.last.line]
+                line = self._call_of(
+                    alike[0] if one is self.sublayers[-1] else one
+                )  # nothing tells where the last one ends
                 yield part if line is None else replace(part, line=str(line), text=line.text)
             return
         if at.is_other:
@@ -363,7 +366,7 @@ class BlockReader:
         after += [other.first[0] for other in self.sublayers if other.first[0].index > one.last.index]
         after += self._flow.program.operations[-1:]
         last = self._last_copy(one)
-        if last is not None:
+        if last is not None and not is_post:
             return called_with(last, after[0])
         pair = (after[0], one.last) if is_post else (one.last, after[0])
         return called_with(*pair)
@@ -412,10 +415,15 @@ class BlockReader:
         return any(min(at) < other.last.index < max(at) for other in alike) if at else False
 
     def _is_cut(self, one: Sublayer) -> bool:
-        """Whether nothing of what a sub-layer reads reaches the output but through it."""
+        """Whether nothing of what a sub-layer reads reaches the output but through it.
+
+        An expert reads a selection of the stream, so what may go around it has the size of the stream.
+        """
+        block = self._block(one.running)
+        lead = self._lead(one, block)
+        stream = one.entered if lead is None else lead.entered
         if not same_size(one.entered, one.left):
             return False
-        block = self._block(one.running)
         beside = [
             other.left
             for other in self.sublayers
@@ -423,7 +431,7 @@ class BlockReader:
         ]
         around = self._flow.before(self._flow.program.outputs, without=beside)
         before = self._flow.before([one.entered])
-        return not any(is_stream(value) and same_size(value, one.entered) for value in around & before)
+        return not any(is_stream(value) and same_size(value, stream) for value in around & before)
 
     # Norms and feed-forward networks
 
@@ -435,6 +443,7 @@ class BlockReader:
     def _norm(self, norm: Norm, place: str) -> Formula:
         over = " and ".join(dict.fromkeys(norm.over))
         formula = f"{norm.kind} over the {over}{', ' if place else ''}{place}"
+        formula += f", with ε = {norm.epsilon:g}" if norm.epsilon is not None else ""
         kind = "a layer or RMS norm" if norm.kind == OTHER else norm.kind
         return part_of("norm", formula, norm.cause, norm.operation, f"{kind} over the features")
 

@@ -19,6 +19,8 @@ from xformer.program.record import Operation, Value
 SPLIT = "the heads are split by view(batch, pos, head, d_head).transpose(1, 2)"
 MERGED = "the heads are merged by z.transpose(1, 2).reshape(batch, pos, d_model)"
 CONCATENATED = "the heads are concatenated"
+OWN = "each head has queries, keys and values of its own"
+EQUAL = "every head has the same queries, keys and values"
 _PROJECTIONS = {"linear", "addmm", "conv1d", "conv2d", "embedding", "layer_norm", "rms_norm", "bilinear"}
 _PRODUCTS = {"matmul", "bmm", "mm", "baddbmm", "addbmm", "einsum", *KERNELS}
 RESHAPES = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as"}
@@ -144,7 +146,8 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
     heads = [axis for axis in flow.axes.of(found.z) if _is_of_heads(axis, found)]
     if found.layout.n_heads < 2 or not heads:
         return None
-    atoms = {id(atom.root) for axis in heads for atom in axis}
+    own = {id(atom) for axis in heads for atom in axis}
+    atoms = {id(atom.root) for axis in heads for atom in axis}  # of heads and of features, if both come from one axis
     value, merged = found.z, found.last
     for _ in range(12):
         after = [one for one in flow.consumers[value] if one.name not in ("size", "dim", "shape")]
@@ -167,7 +170,10 @@ def heads_of(flow: Flow, found: FoundAttention) -> Formula | None:
             joined = {id(atom.root) for atom in last}
             if not atoms <= joined:
                 return None
-            if len(last) > 1 and id(last[0].root) not in atoms and id(last[-1].root) in atoms:
+            is_of_heads = [id(atom) in own for atom in last]
+            if not any(is_of_heads):
+                is_of_heads = [id(atom.root) in atoms for atom in last]
+            if len(last) > 1 and not is_of_heads[0] and is_of_heads[-1]:
                 words = "feature i comes from head i mod " + str(last[-1].size)
                 return part_of("heads", words, "heads_interleaved", merged, MERGED)
             return part_of("heads", CONCATENATED, "", operation, CONCATENATED)
@@ -224,9 +230,7 @@ def equal_heads(found: FoundAttention, seen: Watched | None) -> Formula | None:
         for one in parts
     ):
         return None
-    return part_of(
-        "heads", "every head has the same queries, keys and values", "heads_equal", found.first, CONCATENATED
-    )
+    return part_of("heads", EQUAL, "heads_equal", found.first, OWN)
 
 
 def groups_of(flow: Flow, found: FoundAttention, seen: Watched | None) -> Formula | None:

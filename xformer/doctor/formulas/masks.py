@@ -17,13 +17,16 @@ from xformer.doctor.watch import Watched
 from xformer.program.attention import FoundAttention
 from xformer.program.record import Operation, Value, source_of
 
-USUAL = "keys ≤ query"
+USUAL, NO_KEY = "keys ≤ query", "no key"
+PREFIX = "keys ≤ query, or keys < "
+"""The mask of a prefix language model, up to the length of the prefix."""
 APPLIED = {
     "masked_fill", "where", "add", "sub", "setitem", "tril", "triu", "maximum", "minimum", "baddbmm", "addbmm",
     "addmm", "scaled_dot_product_attention",
 }  # fmt: skip
 """Operations that apply a mask to scores."""
 _COMPARISONS = {"eq", "ne", "lt", "gt", "le", "ge", "logical_not", "bitwise_not", "invert", "rsub"}
+_TRANSPOSES = {"T", "t", "mT", "transpose", "swapaxes", "permute", "swapdims", "adjoint", "H", "mH"}
 _TRIANGLES = {"tril", "triu", "lt", "gt", "le", "ge", "tril_indices", "triu_indices"}
 _MAKERS = {
     "padding_inverted": _COMPARISONS | {"sub", "masked_fill"},
@@ -54,7 +57,11 @@ def maker(found: FoundAttention, cause: str, number: float = 0.0) -> Operation:
     last, made = applied[-1] if applied else found.first, _made(found)
     if cause == "mask_too_small":
         is_maker = (one for one in (*applied[::-1], *made) if _has_number(one, number))
-    elif cause == "mask_inverted" and any(_marks(value) for one in made[:1] for value in one.results):
+    elif cause == "mask_inverted" and (
+        turned := [one for one in made if one.name in _TRANSPOSES and _hides_later(one)]
+    ):
+        return turned[0]
+    elif cause == "mask_inverted" and _is_used_wrongly(last, made[:1]):
         return last  # the mask is a right one, and its use inverts it
     elif cause == "mask_inverted":
         is_maker = iter(_inverting(made) or [one for one in made if one.name in _TRIANGLES])
@@ -87,6 +94,27 @@ def _made(found: FoundAttention) -> list[Operation]:
             reached.append(operation)
             left += operation.inputs
     return sorted(reached, key=lambda one: -one.index)
+
+
+def _hides_later(operation: Operation) -> bool:
+    """Whether an operation transposes a mask that hides later keys: 0 or true at what is seen, or 0 and −∞."""
+    mask = operation.inputs[0].tensor if operation.inputs else None
+    if mask is None or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 3:
+        return False
+    square = mask.reshape(-1, *mask.shape[-2:])[0].float()
+    is_turned = operation.result.tensor is not None and torch.equal(
+        operation.result.tensor.reshape(-1, *mask.shape[-2:])[0].float(), square.T
+    )
+    later = torch.ones_like(square).triu(1).bool()
+    hidden, shown = square[later], square[~later]
+    return is_turned and bool((hidden == hidden[0]).all() and (shown == shown[0]).all() and hidden[0] != shown[0])
+
+
+def _is_used_wrongly(last: Operation, made: Sequence[Operation]) -> bool:
+    """Whether a mask of 0 and 1 is right for a function that reads it otherwise than the one that applies it."""
+    marks = [_marks(value) for one in made for value in one.results]
+    is_compared = last.name == "masked_fill" and any(one.name in _COMPARISONS for one in made)
+    return any(marks) and not (is_compared and "earlier" in marks)
 
 
 def _inverting(made: Sequence[Operation]) -> list[Operation]:
@@ -148,7 +176,7 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
         return None
     product = None if seen.allowed.any() else product_of(seen)
     if product is not None and float((product * (factor or 1.0)).abs().max()) < LARGE:
-        return part_of("mask", "no key", "mask_inverted", maker(found, "mask_inverted"), USUAL)
+        return part_of("mask", NO_KEY, "mask_inverted", maker(found, "mask_inverted"), USUAL)
     n, device = seen.allowed.shape[-1], seen.allowed.device
     back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
     if not (seen.allowed == seen.allowed[:1, :1]).all():
@@ -171,11 +199,26 @@ def mask_of(flow: Flow, found: FoundAttention, seen: Watched, factor: float | No
         rules += [(f"{window} ≤ query + {m}", "mask_off_by_one", near & (back >= -m)) for m in (1, 2)]
         rules += [(f"{window} < query", "mask_excludes_itself", near & (back > 0))]
         rules += [(f"not {window} ≤ query", "mask_inverted", ~(near & (back >= 0)))]
+    at = torch.arange(n, device=device)
+    rules += [(f"{PREFIX}{p}", "", (back >= 0) | (at < p)) for p in range(2, n - 1)]
     for allowed in (seen.allowed, seen.pattern != 0):  # a number that is low enough hides as well as −∞
         for formula, cause, mask in rules:
             if bool((allowed == mask).all()):
                 return part_of("mask", formula, cause, maker(found, cause), USUAL)
     return _weak_mask(flow, found, seen, back >= 0, factor) if seen.allowed.all() else None
+
+
+def mask_of_encoder(seen: Watched) -> Formula | None:
+    """A mask that hides every key, or later keys, in an attention that is not meant to be causal; None for another."""
+    product = None if seen.allowed.any() else product_of(seen)
+    if product is not None and float(product.abs().max()) < LARGE:
+        return part_of("mask", NO_KEY, "mask_hides_every_key", None, "every token")
+    n = seen.allowed.shape[-1]
+    past = torch.ones(n, n, dtype=torch.bool, device=seen.allowed.device).tril()
+    tokens = seen.allowed.any(dim=-2, keepdim=True)  # padding is hidden from every query
+    if seen.is_square and bool((tokens.sum(dim=-1) > 2).all()) and bool((seen.allowed == past & tokens).all()):
+        return part_of("mask", USUAL, "encoder_is_causal", None, "every token")
+    return None
 
 
 def _weak_mask(flow: Flow, found: FoundAttention, seen: Watched, past: Tensor, factor: float | None) -> Formula:

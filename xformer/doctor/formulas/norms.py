@@ -46,6 +46,8 @@ class Norm:
     result: Value
     over: tuple[str, ...]
     operation: Operation
+    epsilon: float | None = None
+    """The ε of a fused function, if it is not small beside the mean square of the features."""
 
     @property
     def cause(self) -> str:
@@ -54,6 +56,8 @@ class Norm:
             return "batch_norm"
         if self.kind == OTHER:
             return "norm_formula"
+        if self.epsilon is not None:
+            return "norm_epsilon"
         return next((f"norm_over_{one}" for one in ("positions", "batch") if one in self.over), "")
 
 
@@ -85,8 +89,20 @@ def _fused(flow: Flow, operation: Operation) -> Norm | None:
     else:
         shape = argument(operation, 1, "normalized_shape")
         dims = list(range(n - (1 if isinstance(shape, int) else len(shape)), n))
-    over = _names(flow, x, dims)
-    return Norm(_FUSED[operation.name], flow.root(x, CASTS), operation.result, over, operation) if over else None
+    over, kind = _names(flow, x, dims), _FUSED[operation.name]
+    epsilon = _epsilon(operation, kind, dims)
+    return Norm(kind, flow.root(x, CASTS), operation.result, over, operation, epsilon) if over else None
+
+
+def _epsilon(operation: Operation, kind: str, dims: list[int]) -> float | None:
+    """The ε of a layer or RMS norm that is as large as a usual variance, and as the recorded one; None for any other."""
+    place, x = {"layer norm": 4, "RMS norm": 3}.get(kind), operation.inputs[0].tensor
+    epsilon = None if place is None else argument(operation, place, "eps")
+    if x is None or epsilon is None or epsilon <= _MAX_EPSILON:
+        return None
+    x = x.double()
+    spread = x - x.mean(dim=dims, keepdim=True) if kind == "layer norm" else x
+    return epsilon if epsilon > _CLOSE * float(spread.square().mean()) else None
 
 
 def _reduced(flow: Flow, value: Value) -> Value:

@@ -13,11 +13,12 @@ from torch import Tensor
 from xformer.doctor.formulas.flow import COPIES, Flow, called_with, is_stream
 from xformer.doctor.formulas.formula import CLOSE, Formula, part_of
 from xformer.doctor.formulas.numbers import constants_before
-from xformer.doctor.token_model import ModelCall, TokenModel
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
 from xformer.doctor.watch import Watched, watch
 from xformer.program.record import Operation, SourceLine, Value
 
-LEARNED, NONE = "one learned vector for each position", "none"
+LEARNED, NONE, OF_STACK = "one learned vector for each position", "none", " in the "
 
 
 def added(operation: Operation, weights: Collection[str]) -> Formula | None:
@@ -39,7 +40,7 @@ def added(operation: Operation, weights: Collection[str]) -> Formula | None:
         rows = table.reshape(-1, n, width)
         if n < 3 or width < 2 or not (rows == rows[:1]).all():
             continue
-        name = _table(value, n)
+        name, is_reversed = _table(value, n)
         if value.is_from_inputs and not name:
             continue
         rows = rows[0].double()
@@ -47,27 +48,30 @@ def added(operation: Operation, weights: Collection[str]) -> Formula | None:
             if (found := _sinusoids(sin, cos, width)) is not None:
                 by = next((one for one in constants_before(operation) if one.name in _POWERS), operation)
                 return part_of("positions", *found, by, SINUSOIDS)
+        if name in weights and is_reversed:
+            return part_of("positions", f"{LEARNED}, counted from the last", "positions_reversed", operation, LEARNED)
         if name in weights:
             return part_of("positions", LEARNED, "", operation, LEARNED)
     return None
 
 
-def _table(value: Value, n: int) -> str:
-    """The name of the table of which a value is the rows of successive positions; "" if it is something else."""
-    is_indexed = False
+def _table(value: Value, n: int) -> tuple[str, bool]:
+    """The name of the table of which a value is the rows of successive positions, "" for none, and if the last comes first."""
+    is_indexed = is_reversed = False
     while (operation := value.operation) is not None and (operation.name in COPIES or operation.name == "embedding"):
         is_lookup = operation.name in ("getitem", "embedding") and len(operation.inputs) == 2
         index = operation.inputs[1 if operation.name == "getitem" else 0] if is_lookup else None
         if index is not None:
             at = index.tensor
             if is_indexed or index.operation is None or at is None or at.is_floating_point() or at.shape[-1:] != (n,):
-                return ""
-            if not bool((at.diff(dim=-1) == 1).all()):
-                return ""
-            is_indexed = True
+                return "", False
+            steps = at.diff(dim=-1)
+            if not bool((steps == 1).all()) and not bool((steps == -1).all()):
+                return "", False
+            is_indexed, is_reversed = True, bool((steps == -1).all())
         value = operation.inputs[1 if operation.name == "embedding" else 0]
     rows = value.shape.numel() // max(1, value.shape[-1]) if value.shape else 0
-    return value.name if not value.is_from_inputs and rows >= n else ""
+    return (value.name, is_reversed) if not value.is_from_inputs and rows >= n else ("", False)
 
 
 def from_batch(flow: Flow, operation: Operation, n_rows: int) -> Formula | None:
@@ -171,7 +175,8 @@ def no_positions(model: TokenModel, run: ModelCall, flow: Flow, sums: Sequence[O
             words = "row b of the positions for text b of the batch"
             yield part_of("positions", words, "positions_from_batch", by, LEARNED, line)
         else:
-            yield part_of("positions", NONE, cause, by, "positions that are added or rotated", line)
+            stack = "" if run.target is None else f"{OF_STACK}{'encoder' if length == n else 'decoder'}"
+            yield part_of("positions", f"{NONE}{stack}", cause, by, "positions that are added or rotated", line)
 
 
 def _runs(model: TokenModel, run: ModelCall, n_rows: int) -> bool:

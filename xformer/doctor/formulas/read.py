@@ -9,7 +9,7 @@ Legal models may mean it, so it is a fault only against a specification.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,12 +20,13 @@ from xformer.doctor.formulas.attention import AttentionReader
 from xformer.doctor.formulas.block import BlockReader
 from xformer.doctor.formulas.flow import Flow
 from xformer.doctor.formulas.formula import Formula, part_of
-from xformer.doctor.formulas.heads import over_heads, wrong_reshapes
+from xformer.doctor.formulas.heads import EQUAL, OWN, over_heads, wrong_reshapes
 from xformer.doctor.formulas.positions import added, from_batch, no_positions
 from xformer.doctor.formulas.rotary import RotaryReader
-from xformer.doctor.token_model import ModelCall, TokenModel
-from xformer.doctor.watch import path_of, recorded
-from xformer.program.attention import PARTS
+from xformer.doctor.model_call import ModelCall
+from xformer.doctor.token_model import TokenModel
+from xformer.doctor.watch import path_of, read_layer, recorded
+from xformer.program.attention import PARTS, FoundAttention
 from xformer.program.axes import argument
 from xformer.program.operations import KEPT_BYTES
 from xformer.program.record import Program, Recorder
@@ -54,15 +55,36 @@ def formulas(model: TokenModel, run: ModelCall) -> list[Formula]:
     if (
         run.target is not None
     ):  # the second attention of a layer with two to its own stream is meant to read the encoder
-        masks = [one for one in found if one.part == "mask"]
+        masks = [one for one in found if one.part == "mask" and one.cause != "encoder_is_causal"]
         first_of = {one.layer: one for one in reversed(masks)}
-        found = [one for one in found if one.part != "mask" or one.layer is None or one is first_of[one.layer]]
-    found += dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
+        found = [one for one in found if one not in masks or one.layer is None or one is first_of[one.layer]]
+    wrong = dict.fromkeys(replace(part, layer=layers.of(operation.running)) for operation, part in mixed)
+    mixed_layers = {one.layer for one in wrong}
+    found = [one for one in found if one.cause != "heads_interleaved" or one.layer not in mixed_layers]  # it follows
+    found += wrong
+    found += _repeated(every, layers)
     first = every[0][0].first.index if every else 0
     parts = [*block.parts()]
     if run.target is not None:  # of an encoder that nothing reads, another check knows more
         parts = [one for one in parts if one.cause != "output_unused"]
     return [*_positions(model, run, flow, first, found), *found, *parts, *_dropout(program)]
+
+
+def _repeated(every: Sequence[Sequence[FoundAttention]], layers: Layers) -> Iterator[Formula]:
+    """The attentions that a layer computes again: one module in place of several heads."""
+    told = set[int | None]()
+    for heads, others in ((one, other) for n, one in enumerate(every) for other in every[n + 1 :]):
+        first, second = heads[0].first, others[0].first
+        layer = layers.of(first.running)
+        is_again = first.address.module == second.address.module != "" and first.line == second.line
+        if layer in told or not is_again or layer != layers.of(second.running):
+            continue
+        parts = [(seen.q, seen.k, seen.v) for seen in map(read_layer, (heads, others)) if seen is not None]
+        pairs = [*zip(*parts, strict=True)] if len(parts) == 2 else []
+        if pairs and all(a is not None and b is not None and bool(a.any()) and torch.equal(a, b) for a, b in pairs):
+            told.add(layer)
+            part = part_of("heads", EQUAL, "heads_equal", None, OWN)
+            yield replace(part, layer=layer, path=first.address.module)
 
 
 def _positions(

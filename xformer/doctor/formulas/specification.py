@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -63,7 +63,7 @@ def _against(one: Formula, meant: Architecture) -> Formula:
 
 
 def _other_positions(one: Formula) -> str:
-    return "positions_missing" if one.formula == NONE else "positions_other"
+    return "positions_missing" if one.formula.startswith(NONE) else "positions_other"
 
 
 def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -> Iterator[Formula]:
@@ -88,8 +88,49 @@ def _against_reference(found: Sequence[Formula], reference: Sequence[Formula]) -
             other = next(other for other in reference if other.part in meant)
             yield replace(one, cause=one.cause or _other_positions(one), usual=other.formula)
         else:
-            is_lost = one.formula == NONE and all(other.formula != NONE for other in reference)
+            is_lost = one.formula.startswith(NONE) and not any(other.formula.startswith(NONE) for other in reference)
             yield replace(one, cause="positions_missing") if is_lost and not one.cause else one
+
+
+_NAMES = {
+    "scale": "the scale of the scores",
+    "mask": "the mask",
+    "softmax": "the softmax",
+    "projections": "the projections",
+    "heads": "the split into heads",
+    "residual of attention": "the sum after the attention",
+    "residual of network": "the sum after the feed-forward network",
+    "feed_forward": "the feed-forward network",
+}
+"""The parts that every layer should have, by `_place`."""
+_FUSED = {"softmax", "projections", "heads"}
+"""Those that a fused function computes."""
+
+
+def unread(found: Sequence[Formula], reference: Sequence[Formula]) -> str:
+    """Which parts of the reference have no counterpart, or which neither shows, in a sentence; "" for none.
+
+    Layers that the model does not have are left out, and what a fused function computes.
+    """
+    own, its = (Counter((one.layer, _place(one)) for one in of) for of in (found, reference))
+    layers = {layer for layer, _ in own}
+    missing: dict[str, list[int | None]] = {}
+    for layer, part in its - own:
+        is_fused = part in _FUSED and (layer, "scale") in own and (layer, "softmax") not in own
+        if part in _NAMES and layer in layers and not is_fused:
+            missing.setdefault(part, []).append(layer)
+    either = {part for _, part in (*own, *its)}
+    neither = [name for part, name in _NAMES.items() if part not in either and part not in ("mask", *_FUSED)]
+    words = [f"{_NAMES[part]}{_in_layers(of)}" for part, of in missing.items()]
+    sentences = [f"Not checked, because the code of the model does not show it: {', '.join(words)}."] if words else []
+    if neither and any(one.part == "scale" for one in reference):
+        sentences.append(f"Read in neither model: {', '.join(neither)}.")
+    return " ".join(sentences)
+
+
+def _in_layers(layers: Sequence[int | None]) -> str:
+    known = sorted(one for one in layers if one is not None)
+    return f" in {'layer' if len(known) == 1 else 'layers'} {', '.join(map(str, known))}" if known else ""
 
 
 def _place(one: Formula) -> str:
@@ -110,7 +151,7 @@ def _difference(one: Formula, other: Formula) -> str:
         return _norms_apart(one.formula, other.formula)
     if one.formula.startswith("sin and cos") and other.formula.startswith("sin and cos"):
         return "sinusoid_exponent"
-    return "positions_missing" if one.formula == NONE else "other_than_reference"
+    return "positions_missing" if one.formula.startswith(NONE) else "other_than_reference"
 
 
 def _same_angles(one: Formula, other: Formula) -> bool:
