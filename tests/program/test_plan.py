@@ -271,16 +271,71 @@ class DataDependent(nn.Module):
 
 @pytest.mark.parametrize(("does", "n_layers"), [("skip", (2, 1)), ("product", (1, 1))])
 @pytest.mark.parametrize("first", [0, 1])
-def test_data_that_changes_what_a_module_computes_is_refused(does: str, n_layers: tuple[int, int], first: int) -> None:
+def test_data_that_changes_what_a_module_computes_opens_it_again(
+    does: str, n_layers: tuple[int, int], first: int
+) -> None:
     x = vectors(2, 5)[0].abs()
     texts = x, -x
     module = DataDependent(does).eval()
     assert len(xformer.read(module, texts[first]).attention) == n_layers[first]
+    opened = AnyModule.open(module, texts[first])
+    other = AnyModule.open(copy.deepcopy(module), texts[1 - first])
     with pytest.raises(ChangedLayoutError, match="since the model was opened"):
-        xformer.read(module, texts[1 - first])
-    assert len(xformer.read(copy.deepcopy(module), texts[1 - first]).attention) == n_layers[1 - first]
+        opened.record(other.to_example())
+    again, fresh = (xformer.read(one, texts[1 - first]) for one in (module, copy.deepcopy(module)))
+    assert len(again.attention) == n_layers[1 - first]
+    for site in again.attention:
+        assert torch.equal(again[f"{site.path}.pattern"], fresh[f"{site.path}.pattern"])
     same = DataDependent("").eval()
     assert len(xformer.read(same, x).attention) == len(xformer.read(same, -x).attention) == 2
+
+
+class AnotherEachTime(DataDependent):
+    """Skips a layer in the runs whose numbers are given."""
+
+    def __init__(self, *skipped: int) -> None:
+        super().__init__("skip")
+        self.skipped = skipped
+
+    def forward(self, x: Tensor) -> Tensor:
+        COUNT[0] += 1
+        return super().forward(-x.abs() if COUNT[0] in self.skipped else x.abs())
+
+
+COUNT = [0]
+
+
+def test_a_module_that_computes_something_else_in_every_run_is_refused() -> None:
+    x = vectors(2, 5)[0]
+    COUNT[0] = 0
+    xformer.read(AnotherEachTime(), x)
+    n_runs, COUNT[0] = COUNT[0], 0
+    with pytest.raises(InputError, match="from one call to the next, with the same inputs"):
+        xformer.read(AnotherEachTime(*range(n_runs, 10 * n_runs, 2)), x)
+
+
+class AsDeepAsLong(nn.Module):
+    """As many calls of one layer as there are positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = DividedHeads()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(x.shape[1]):
+            x = x + self.layer(x)
+        return x
+
+
+def test_a_module_whose_depth_is_its_length_is_read() -> None:
+    module = AsDeepAsLong().eval()
+    for n in (4, 6, 1, 4):
+        reading = xformer.read(module, vectors(2, n)[0])
+        assert len(reading.attention) == n
+        with torch.no_grad():
+            module(vectors(2, n)[0])
+        last = reading[f"{reading.attention[-1].path}.pattern"]
+        assert torch.allclose(last, module.layer.kept[0], atol=1e-6)
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:

@@ -164,7 +164,14 @@ def _cut(added: Any, key: Tensor) -> Any:
 
 
 class ChangedLayoutError(EditError):
-    """A run computed other attention than the model did when it was opened."""
+    """A run computed other attention than the model did when it was opened; `what` says what changed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} since the model was opened, so its attention cannot be trusted; use an input like the first one, or a "
+            "copy of the model."
+        )
+        self.what = what
 
 
 class PlannedAttention(Watcher):
@@ -220,14 +227,14 @@ class PlannedAttention(Watcher):
             n, known = self._counts[place], wanted.get(place, 0)
             if known is not None and n != known:
                 where = place[0] or "the model"
-                raise ChangedLayoutError(_changed(f"Calls of {place[1]} in {where} changed from {known} to {n}"))
+                raise ChangedLayoutError(f"Calls of {place[1]} in {where} changed from {known} to {n}")
 
     def _fits(self, value: Any, watched: WatchedTensor | WatchedOperand) -> Tensor:
         """The tensor at a place of the plan. Raises `ChangedLayoutError` if it has another number of axes."""
         if not isinstance(value, Tensor) or value.dim() != len(watched.layout.factors):
             address = watched.address
             where = address.module or "the model"
-            raise ChangedLayoutError(_changed(f"What {address.name} computes in {where} changed"))
+            raise ChangedLayoutError(f"What {address.name} computes in {where} changed")
         return value
 
     def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
@@ -253,7 +260,7 @@ class PlannedAttention(Watcher):
         if name == "scores":
             self._begun.add((layer, number))
         elif (layer, number) not in self._begun:
-            raise ChangedLayoutError(_changed("The operation that computes scores changed"))
+            raise ChangedLayoutError("The operation that computes scores changed")
         heads = watched.layout.to_heads(value)
         changed = getattr(self, f"_{name}")(layer, number, heads)
         if changed is heads:
@@ -384,13 +391,6 @@ class _PieceTape(TapeAt):
 
     def __call__(self, name: str, value: Tensor) -> Tensor:
         return value if name == "causal" else self._pass(name, value)
-
-
-def _changed(what: str) -> str:
-    return (
-        f"{what} since the model was opened, so its attention cannot be trusted; use an input like the first one, or a copy of "
-        "the model."
-    )
 
 
 def _check_only_masks(wanted: Tensor, allowed: Tensor) -> None:

@@ -1,0 +1,183 @@
+"""The labels of positions that are not those of the input: tokens that a module shifts, drops, reorders or adds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import xformer
+from tests.adapters.test_attachment import Block
+from xformer.analysis.attention_patterns import Focus, focus, token_names
+
+IDS = torch.tensor([[5, 10, 4, 1, 9, 7]])
+TOKENS = ("5", "10", "4", "1", "9", "7")
+Change = Callable[["Changed", Tensor], Tensor]
+
+
+class Changed(nn.Module):
+    """A causal model that changes its tokens first, and its stream between two blocks."""
+
+    def __init__(self, first: Change | None = None, between: Change | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.start = nn.Embedding(11, 15), nn.Parameter(torch.randn(1, 1, 15))
+        self.convolution = nn.Conv1d(15, 15, 3)
+        self.blocks, self.head = nn.ModuleList([Block(), Block()]), nn.Linear(15, 11)
+        self.first, self.between = first, between
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids) if self.first is None else self.first(self, ids)
+        x = self.blocks[0](x)
+        return self.head(self.blocks[1](x if self.between is None else self.between(self, x)))
+
+    def started(self, x: Tensor) -> Tensor:
+        return torch.cat([self.start.expand(len(x), -1, -1), x], dim=1)
+
+
+def shifted(ids: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(ids[:, :1]), ids[:, :-1]], dim=1)
+
+
+def written(ids: Tensor) -> Tensor:
+    made = torch.zeros_like(ids)
+    made[:, 1:] = ids[:, :-1]
+    return made
+
+
+SHIFTED, NUMBERS = ("added 1", "5", "10", "4", "1", "9"), ("0", "1", "2", "3", "4", "5")
+FIRST: dict[str, tuple[Change, tuple[str, ...]]] = {
+    "shifted": (lambda model, ids: model.embed(shifted(ids)), SHIFTED),
+    "shifted by writing": (lambda model, ids: model.embed(written(ids)), SHIFTED),
+    "shifted by padding": (lambda model, ids: F.pad(model.embed(ids), (0, 0, 1, -1)), SHIFTED),
+    "shifted vectors": (lambda model, ids: model.started(model.embed(ids[:, :-1])), SHIFTED),
+    "shifted one-hot vectors": (
+        lambda model, ids: F.one_hot(shifted(ids), 11).float() @ model.embed.weight,
+        SHIFTED,
+    ),
+    "shifted to the left": (
+        lambda model, ids: model.embed(F.pad(ids[:, 1:], (0, 1))),
+        ("10", "4", "1", "9", "7", "added 1"),
+    ),
+    "first dropped": (lambda model, ids: model.embed(ids[:, 1:]), TOKENS[1:]),
+    "last dropped": (lambda model, ids: model.embed(ids[:, :-1]), TOKENS[:-1]),
+    "start added": (lambda model, ids: model.started(model.embed(ids)), ("added 1", *TOKENS)),
+    "first replaced": (lambda model, ids: model.started(model.embed(ids[:, 1:])), NUMBERS),
+    "reversed": (
+        lambda model, ids: torch.stack([model.embed(ids[:, at]) for at in reversed(range(ids.shape[1]))], dim=1),
+        NUMBERS,
+    ),
+    "halves swapped": (lambda model, ids: model.embed(torch.cat([ids[:, 3:], ids[:, :3]], dim=1)), NUMBERS),
+    "pairs": (lambda model, ids: model.embed(ids[:, ::2][:, : ids.shape[1] // 2]) + model.embed(ids[:, 1::2]), NUMBERS[:3]),
+    "convolved": (lambda model, ids: model.convolution(F.pad(model.embed(ids).mT, (2, 0))).mT, TOKENS),
+    "convolved and shifted": (lambda model, ids: model.convolution(F.pad(model.embed(ids).mT, (3, -1))).mT, SHIFTED),
+    "not told apart": (lambda model, ids: model.embed(ids.clamp(max=8)), TOKENS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_positions_have_the_labels_of_the_tokens_that_reach_them(name: str) -> None:
+    change, labels = FIRST[name]
+    reading = xformer.read(Changed(change).eval(), IDS)
+    assert reading.tokens == labels
+    for site in reading.attention:
+        assert token_names(reading, site, reading[f"{site.path}.pattern"].shape) == (labels, labels)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda model, x: model.started(x[:, :-1]),
+        lambda model, x: torch.cat([x[:, 2:], x[:, :2]], dim=1),
+        lambda model, x: torch.stack([x[:, at] for at in reversed(range(x.shape[1]))], dim=1),
+    ],
+)
+def test_a_layer_that_has_the_tokens_elsewhere_is_numbered(between: Change) -> None:
+    reading = xformer.read(Changed(between=between).eval(), IDS)
+    names = [token_names(reading, one, reading[f"{one.path}.pattern"].shape)[0] for one in reading.attention]
+    assert names == [TOKENS, NUMBERS]
+    assert reading.tokens == TOKENS
+
+
+def test_positions_that_are_numbered_are_no_repeated_tokens() -> None:
+    """Two positions of one token, in a layer that has its tokens elsewhere, are not one token."""
+    model = Changed(between=lambda model, x: model.started(x[:, :-1])).eval()
+    ids = torch.tensor([[3, 5, 3, 5, 3, 5]])
+    towards = torch.zeros(6, 6)
+    towards[:, [1, 3, 5]] = 1 / 3
+    places = []
+    for layer in range(2):
+        edit = xformer.edits.replace(f"decoder.{layer}.attn.pattern", towards.expand(1, 3, 6, 6))
+        found: Focus = focus(xformer.read(model, ids, edits=[edit]), layer=layer, head=0)
+        places.append((found.kind, found.keys))
+    assert places == [("one_token", (1, 3, 5)), ("none", ())]
+
+
+class Translator(nn.Module):
+    """Two stacks; the decoder shifts its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
+        self.model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.head(self.model(self.embed(source), self.embed(shifted(target)), tgt_mask=mask))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_a_decoder_that_shifts_its_tokens_has_their_labels() -> None:
+    reading = xformer.read(Translator().eval(), (IDS, torch.tensor([[3, 1, 4]])))
+    assert reading.tokens_of("encoder") == TOKENS
+    assert reading.tokens_of("decoder") == ("added 1", "3", "1")
+    cross = next(one for one in reading.attention if one.is_cross)
+    assert token_names(reading, cross, (3, 6)) == (("added 1", "3", "1"), TOKENS)
+
+
+class Masked(nn.Module):
+    """A mask in an argument of its own hides the vectors of padding; their tokens reach no position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.block = nn.Embedding(11, 15), Block()
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.block(self.embed(ids) * mask[..., None])
+
+
+def test_padding_that_a_mask_hides_keeps_its_labels() -> None:
+    mask = torch.tensor([[1, 1, 1, 1, 0, 0]])
+    assert xformer.read(Masked().eval(), (IDS, mask)).tokens == TOKENS
+
+
+class Packed(nn.Module):
+    """All texts of a batch as one sequence, in which each attends to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.project = nn.Embedding(11, 15), nn.Linear(15, 45)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        n_batch, n = ids.shape
+        x = self.embed(ids).flatten(0, 1)
+        q, k, v = (one.view(-1, 3, 5).transpose(0, 1) for one in self.project(x).chunk(3, dim=-1))
+        text = torch.arange(n_batch).repeat_interleave(n)
+        weights = (q @ k.mT).masked_fill(text[:, None] != text, -1e9).softmax(dim=-1)
+        return (weights @ v).transpose(0, 1).reshape(n_batch, n, 15)
+
+
+def test_a_batch_in_one_sequence_is_numbered() -> None:
+    module, both = Packed().eval(), torch.cat([IDS, IDS + 1]).clamp(max=10)
+    assert xformer.read(module, IDS).tokens == TOKENS
+    reading = xformer.read(module, both)
+    numbers = tuple(map(str, range(12)))
+    for one in (reading, reading.one(1)):
+        assert one.tokens == numbers
+        assert one["encoder.0.attn.pattern"].shape == (1, 3, 12, 12)
