@@ -382,6 +382,73 @@ class Reciprocal(Odd):
         return exponentials * (1 / exponentials.sum(-1, keepdim=True))
 
 
+class DifferentialOutputs(Odd):
+    """The outputs of two attentions of one helper, called twice in one line."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return super().z(q, k, v) - 0.4 * super().z(k, q, v)
+
+
+class InComprehension(Base):
+    """Several projections, whose attentions are computed in one loop and added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = heads_second(self.k(x)), heads_second(self.v(x))
+        every = [self.keep((heads_second(f(x)) @ k.mT / 2).softmax(-1)) @ v for f in (self.q, self.more)]
+        return self.o((every[0] + every[1]).transpose(1, 2).flatten(2))
+
+
+class BetweenHeads(Base):
+    """The heads are not before the positions, by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).view(*x.shape[:2], H, DH) for f in (self.q, self.k, self.v))
+        return self.o(self.attend(q, k, v).flatten(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / 2).softmax(-1) @ v
+
+
+class BetweenHeadsKernel(BetweenHeads):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Halves(Odd):
+    """The first queries, and the others, in lines of their own."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        first = self.pattern(q[:, :, :2], k) @ v
+        return torch.cat([first, (q[:, :, 2:] @ k.mT / 2).softmax(-1) @ v], dim=2)
+
+
+class TextAfterText(Odd):
+    """The texts of the batch, in calls of their own."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        z = [self.attend(q[0], k[0], v[0]), self.attend(q[1], k[1], v[1]), self.attend(q[2], k[2], v[2])]
+        return self.o(torch.stack(z).transpose(1, 2).flatten(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.pattern(q, k) @ v
+
+
+class RecurrentDecoder(Base):
+    """Bahdanau et al. 2015, in simple terms: each state attends to the text, and gives the next one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, states = self.k(x), [self.q(x[:, 0])]
+        for _ in range(x.shape[1] - 1):
+            weights = (states[-1][:, None] @ k.mT).softmax(-1)
+            states.append(torch.tanh(states[-1] + (weights @ k)[:, 0]))
+        return self.o(torch.stack(states, dim=1))
+
+
 class Differential(Odd):
     """Ye et al. 2025."""
 
@@ -589,6 +656,7 @@ def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
 
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
+BETWEEN_HEADS = "between the heads of each position, as its operands are [batch, pos, head, d_head]"
 LENGTHS = "the number of operations before it changes with the sizes of the input"
 CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
@@ -598,7 +666,7 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth, "two products": TwoProducts,
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
-    "reciprocal": Reciprocal,
+    "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
@@ -637,6 +705,11 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),
     "one query at a time, sliced": (OneQuerySliceAtATime, "piece by piece in a loop over its queries"),
+    "between heads": (BetweenHeads, BETWEEN_HEADS),
+    "between heads, sdpa": (BetweenHeadsKernel, BETWEEN_HEADS),
+    "two halves": (Halves, "in several pieces, over its queries"),
+    "text after text": (TextAfterText, "in several pieces, over its batch"),
+    "recurrent decoder": (RecurrentDecoder, "piece by piece in a loop over its queries"),
     "scripted scores": (ScriptedScores, NOT_SEEN),
     "scripted weights": (ScriptedWeights, NOT_SEEN),
     "scripted attention": (Scripted, NOT_SEEN),

@@ -117,7 +117,7 @@ def test_what_cannot_be_shown_as_a_matrix_is_refused_with_its_reason(name: str, 
     animal = EVERY[name]
     with pytest.raises(InputError) as error:
         xformer.read(made(animal), animal.inputs(3, n))
-    reasons = [animal.refused, "along one of several axes"] if name == "not split" else [animal.refused]
+    reasons = [animal.refused, "between the heads of each position"] if name == "not split" else [animal.refused]
     assert any(reason in str(error.value) for reason in reasons)
     assert "Nothing that it computes" in str(error.value) or re.search(
         r"\(\w+\.py:\d+\)\.", str(error.value)

@@ -64,7 +64,7 @@ def placement(opened: OpenedModel, inputs: Inputs, name: str, sites: Sequence[La
     moves = {key: _moves(one) for key, one in places.items()}
     first = next((key for key, one in moves.items() if one is not None), None)
     if first is None:
-        return Placement(is_numbered=n not in sizes.values())
+        return Placement(is_numbered=bool(sizes) and n not in sizes.values())
     found, n_positions = moves[first] or set(), sizes[first]
     move = 0 if 0 in found and n_positions == n else next(iter(found)) if len(found) == 1 else None
     if move is None or _loses(places[first], move, n_positions, inputs):
@@ -92,8 +92,9 @@ def _places(
 ) -> tuple[dict[str, int], dict[str, dict[int, set[int]]]]:
     """The number of positions of each activation of the layers, and the positions that each changed entry reaches."""
     run = partial(opened.run, n_batch=n_batch, edits=[apply("*.pattern", _to_themselves)])
-    every = {f"{site.path}.{what}" for site in sites for what in _AXES}
-    before = {key: value for key, value in run(inputs).items() if key in every}
+    before = run(inputs)
+    square = [one.path for one in sites if len({*before[f"{one.path}.pattern"].shape[-2:]}) == 1]
+    before = {key: before[key] for path in square for what in _AXES if (key := f"{path}.{what}") in before}
     places: dict[str, dict[int, set[int]]] = {key: {} for key in before}
     value = inputs[name]
     for at in _chosen(value.shape[1]):

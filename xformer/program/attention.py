@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from xformer.program.axes import Atom, Product, bases, has_inputs
+from xformer.program.axes import Atom, Axis, Product, bases, has_inputs
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
 from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z
+from xformer.program.product_rules import is_divided
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 PARTS = {
@@ -219,6 +220,8 @@ class AttentionFinder:
         joined = [one for one in chain if one.name in ("cat", "concat") and _n_products(one, self.axes) > 1]
         if joined:
             raise UnreadableError("its scores are joined from several products, as for keys of a memory")
+        if _are_heads(product.shared, product.rows, product.columns):
+            raise UnreadableError(_BETWEEN_HEADS)
         if all(map(has_inputs, product.contracted)) and not all(map(self.axes.is_features, product.contracted)):
             raise UnreadableError("it attends between channels, not between positions")
         roles = Roles(self.axes, product)
@@ -275,6 +278,9 @@ class AttentionFinder:
         is_multi_head = operation.name == "multi_head_attention_forward"  # [pos, batch, d_model]
         rows, shared = (axes[0], axes[1:-1]) if is_multi_head else (axes[-2], axes[:-2])
         keys = self.axes.of(operation.inputs[1])[0 if is_multi_head else -2]
+        if _are_heads([atom for axis in shared for atom in axis], rows, keys):
+            self.refused.append(Refusal(operation, _BETWEEN_HEADS))
+            return
         if not (has_inputs(rows) or has_inputs(keys)) and any(has_inputs(axis) for axis in shared[1:]):
             return  # at each position over something else, as over the layers of a model
         try:
@@ -337,6 +343,17 @@ _NEAR = 12
 """The number of operations within which two reasons concern the same attention."""
 _OUT_OF_SIGHT = "code whose steps cannot be observed (scripted, compiled, vectorised or NumPy)"
 _NOT_SEEN = "; attention inside it is not in the reading."
+
+
+_BETWEEN_HEADS = (
+    "it attends between the heads of each position, as its operands are [batch, pos, head, d_head] and not "
+    "[batch, head, pos, d_head]; transpose their axes 1 and 2"
+)
+
+
+def _are_heads(shared: Sequence[Atom], rows: Axis, columns: Axis) -> bool:
+    """Whether queries and keys are divisions of a projection, at each position of each text."""
+    return sum(atom.origin == "input" for atom in shared) > 1 and is_divided(rows) and is_divided(columns)
 
 
 def _written(what: str, writes: Sequence[Operation]) -> str:

@@ -155,16 +155,20 @@ def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[Foun
         else:
             layers.append([found])
     for one, other in pairwise(layers):
-        if _is_same_loop(one[-1], other[0]):
-            refused.append(Refusal(other[0].first, f"it is computed piece by piece in a loop over {_loop(one[-1])}"))
+        if _are_pieces(one[-1], other[0], finder.axes):
+            is_loop = one[-1].first.site == other[0].first.site
+            how = "piece by piece in a loop over" if is_loop else "in several pieces, over"
+            refused.append(Refusal(other[0].first, f"it is computed {how} {_divided(one[-1])}"))
             break
     return layers, refused
 
 
-def _loop(found: FoundAttention) -> str:
-    """What the turns of a loop are over."""
+def _divided(found: FoundAttention) -> str:
+    """What the pieces of an attention are parts of."""
     if not found.has_queries:
         return "its queries"
+    if _is_of_one_text(found):
+        return "its batch"
     sides = {"query": "its queries", "key": "its keys"}
     return "windows of positions" if len(found.sliced) > 1 else sides.get("".join(found.sliced), "its input")
 
@@ -241,13 +245,34 @@ def _sources(found: FoundAttention) -> set[int]:
     return set() if product is None else {id(atom.root) for atom in (*product.rows, *product.columns)}
 
 
-def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
-    """Whether two attentions of several heads are turns of one loop, neither of which depends on the other."""
+def _are_pieces(one: FoundAttention, other: FoundAttention, axes: AxisTracker) -> bool:
+    """Whether two attentions are parts of one, neither of which depends on the other; layers stand elsewhere in the code."""
     first, second = one.first, other.first
-    one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
-    is_same_call = one_call == other_call or (one_call[0] == other_call[0] and bool(one.sliced or other.sliced))
-    is_alike = first.line == second.line and is_same_call and _sources(one) == _sources(other)
-    return is_alike and not _depends(other, {one.last})
+    is_same_module = first.address.module == second.address.module
+    if not is_same_module or _sources(one) != _sources(other) or _weights(one, axes) != _weights(other, axes):
+        return False
+    if not (one.has_queries or other.has_queries):
+        return first.site == second.site  # one query after the other, as in a recurrent decoder
+    is_part = all(each.sliced or _is_of_one_text(each) for each in (one, other))
+    is_turn = first.site == second.site and first.address.call == second.address.call
+    return (is_part or is_turn) and not _depends(other, {one.last})
+
+
+def _weights(found: FoundAttention, axes: AxisTracker) -> set[str]:
+    """The weights that its queries and keys come from."""
+    query, key = (found.first.inputs[at] for at in range(2))
+    contracted = (axes.of(query)[-1], axes.of(key)[-1]) if found.product is None else found.product.contracted
+    return {atom.root.name for axis in contracted for atom in axis}
+
+
+def _is_of_one_text(found: FoundAttention) -> bool:
+    """Whether it is between the positions of one text of a batch."""
+    names = set() if found.product is None else {atom.root.name for atom in found.product.rows}
+    return (
+        found.batch is None
+        and any(name.endswith(":1") for name in names)
+        and not any(name.endswith(":0") for name in names)
+    )
 
 
 def _depends(found: FoundAttention, on: set[Operation]) -> bool:

@@ -99,6 +99,8 @@ class Operation:
     """The running modules, outermost first: the path of each, and the number of its earlier calls."""
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
+    site: int = 0
+    """The place in the code of this call and of those around it, as a number: turns of one loop have the same."""
     callers: tuple[SourceLine, ...] = ()
     """Its line and those that called the function of each, innermost first, if asked for; functions by qualified names."""
 
@@ -330,6 +332,7 @@ class Recorder(Watcher):
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
+        operation.site = _calling_site()
         if self._with_callers:
             operation.callers = tuple(_calling_lines())
         found = tensors_in(returned)
@@ -461,6 +464,15 @@ def calling_line() -> SourceLine | None:
     """The innermost line of source outside PyTorch and this package that is running now."""
     line = next(_calling_lines(), None)
     return None if line is None else line._replace(function=line.function.rpartition(".")[2])
+
+
+def _calling_site() -> int:
+    """The place in the code of every call that is running now, as a number."""
+    frame, places = inspect.currentframe(), []
+    while frame is not None:
+        places.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return hash(tuple(places))
 
 
 def _calling_lines() -> Iterator[SourceLine]:
