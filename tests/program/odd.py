@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -449,6 +450,61 @@ class RecurrentDecoder(Base):
         return self.o(torch.stack(states, dim=1))
 
 
+class Exponentials(Odd):
+    """Exponentials, normalised by a function of them."""
+
+    def __init__(self, normalised: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.normalised = normalised
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.normalised(q @ k.mT / 2)
+
+
+def over_ones(scores: Tensor) -> Tensor:
+    weights = scores.exp()
+    return weights / (weights @ torch.ones(scores.shape[-1], 1))
+
+
+def over_columns(scores: Tensor) -> Tensor:
+    weights = scores.exp().mT
+    return (weights / weights.sum(-2, keepdim=True)).mT
+
+
+def over_largest(scores: Tensor) -> Tensor:
+    return scores.exp() / scores.exp().amax(-1, keepdim=True)
+
+
+SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax by einsum": lambda t: t.exp() / torch.einsum("bhqk->bhq", t.exp())[..., None],
+    "softmax by ones": over_ones,
+    "softmax over columns": over_columns,
+    "softmax by tril": lambda t: t.exp().tril() / t.exp().tril().sum(-1, keepdim=True),
+    "softmax by negative power": lambda t: t.exp() * t.exp().sum(-1, keepdim=True) ** -1,
+    "softmax by power of two": lambda t: 2.0**t / (2.0**t).sum(-1, keepdim=True),
+    "softmax by logarithms": lambda t: (t - t.exp().sum(-1, keepdim=True).log()).exp(),
+    "softmax by mean": lambda t: t.exp() / (t.exp().mean(-1, keepdim=True) * t.shape[-1]),
+    "softmax by divide": lambda t: torch.divide(t.exp(), t.exp().sum(-1, keepdim=True)),
+    "softmax of torch.special": lambda t: torch.special.softmax(t, -1),
+    "softmax of rows": lambda t: t.reshape(-1, t.shape[-1]).softmax(1).view(t.shape),
+}
+OTHERS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "over the largest": (over_largest, "its weights come from exp, in steps that are not recognised as a softmax"),
+    "over the sum so far": (lambda t: t.exp() / t.exp().cumsum(-1), "its weights come from exp, in steps"),
+    "over another sum": (
+        lambda t: t.exp() / (2 * t).exp().sum(-1, keepdim=True),
+        "its weights come from exp, in steps",
+    ),
+    "over the heads": (lambda t: t.exp() / torch.einsum("bhqk->bqk", t.exp())[:, None], "normalised over head"),
+    "of two exponentials": (
+        lambda t: t.exp() * (t / 2).exp() / (t.exp() * (t / 2).exp()).sum(-1, keepdim=True),
+        "its weights come from exp, in steps",
+    ),
+    "squares": (lambda t: t**2 / (t**2).sum(-1, keepdim=True), "its weights come from pow, not from a softmax"),
+    "softmin": (lambda t: F.softmin(t, dim=-1), "its weights come from softmin, in steps"),
+}
+
+
 class Differential(Odd):
     """Ye et al. 2025."""
 
@@ -657,7 +713,6 @@ def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
 BETWEEN_HEADS = "between the heads of each position, as its operands are [batch, pos, head, d_head]"
-LENGTHS = "the number of operations before it changes with the sizes of the input"
 CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
@@ -667,6 +722,7 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
     "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
+    "masked by rows": MaskedByRows, "after a loop": AfterLoop,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
@@ -698,8 +754,6 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
     "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
     "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
-    "masked by rows": (MaskedByRows, LENGTHS),
-    "after a loop": (AfterLoop, LENGTHS),
     "between texts": (BetweenTexts, "it attends along another axis of the input than the layers before it"),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
@@ -720,6 +774,8 @@ ODD: dict[str, Animal] = {
     "cached keys": Animal(lambda: CachedKeys(as_buffers=False), ids),
     "cached keys in buffers": Animal(lambda: CachedKeys(as_buffers=True), ids),
     **{name: Animal(build) for name, build in _READ.items()},
+    **{name: Animal(partial(Exponentials, function)) for name, function in SOFTMAXES.items()},
+    **{name: Animal(partial(Exponentials, function), refused=reason) for name, (function, reason) in OTHERS.items()},
     **{name: Animal(build, refused=reason) for name, (build, reason) in _REFUSED.items()},
 }
 PAST_KEYS = Animal(PastKeys, past_keys)

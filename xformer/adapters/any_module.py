@@ -349,8 +349,8 @@ def _open(
 def _unsteady(module: nn.Module, error: ChangedLayoutError) -> InputError:
     name = type(module).__name__
     return InputError(
-        f"{name} computes other operations from one call to the next, with the same inputs, so its attention cannot be read. "
-        f"{error.what}."
+        f"What {name} computes changes from one call to the next, or with the number of positions, so its attention cannot be "
+        f"read; try a longer input. {error.what}."
     )
 
 

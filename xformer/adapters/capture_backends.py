@@ -32,6 +32,7 @@ from xformer.adapters.on_demand import DeferredAttention, attend_and_reduce
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
+from xformer.program.backwards import is_distribution
 from xformer.program.plan import COUNTED, AttentionPlan, WatchedOperand, WatchedTensor
 from xformer.program.record import Address, Watcher, tensors_in
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
@@ -456,6 +457,4 @@ def is_pattern(one: Any) -> bool:
     """Whether each row is a distribution, or all zero. The average of several heads counts as one head."""
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False
-    total = one.detach().float().sum(dim=-1)
-    is_normalised = ((total - 1).abs() < 1e-3) | (total == 0)
-    return bool((one >= 0).all() and is_normalised.all() and total.any())
+    return is_distribution(one.detach())

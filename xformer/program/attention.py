@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.program.axes import Atom, Axis, Product, bases, has_inputs
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
+from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, base_of, has_positions
 from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z
 from xformer.program.product_rules import is_divided
 from xformer.program.record import UNSEEN, Operation, Program, Value
@@ -93,7 +93,10 @@ class Refusal:
         return f"{self.reason}{where}"
 
 
-_SATURATING = ("gumbel_softmax", "exp", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
+_SATURATING = (
+    "gumbel_softmax", "exp", "exp2", "expm1", "softmin", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square",
+    "pow",
+)  # fmt: skip
 
 
 class AttentionFinder:
@@ -111,6 +114,8 @@ class AttentionFinder:
         self.refused: list[Refusal] = []
         self.notes: list[str] = []
         """Where attention may be hidden."""
+        self.needs_numbers = False
+        """Whether weights come from exponentials, so that the numbers of a run tell more; see `Backwards`."""
         self._seen: set[Value] = set()
         for operation in program.operations:
             if operation.name in KERNELS:
@@ -331,7 +336,12 @@ class AttentionFinder:
                 reason = _MIXED
             else:
                 by = f"from {used.name}" if used else "straight from the product of queries and keys"
-                reason = f"its weights come {by}, not from a softmax"
+                is_softmax_perhaps = used is not None and (
+                    base_of(used) is not None or used.name in ("expm1", "softmin")
+                )
+                how = "in steps that are not recognised as a softmax" if is_softmax_perhaps else "not from a softmax"
+                reason = f"its weights come {by}, {how}"
+                self.needs_numbers |= is_softmax_perhaps
             self.refused.append(Refusal(mixing or used or product.operation, reason))
             return
 

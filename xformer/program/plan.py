@@ -20,7 +20,7 @@ from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS
+from xformer.program.backwards import KERNELS, NORMALISED
 from xformer.program.heads import HeadLayout
 from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
@@ -105,8 +105,11 @@ def plan_attention(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPl
 
 
 def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
-    program = record(module, lambda: call(module, inputs), inputs)
-    finder = AttentionFinder(program, AxisTracker(program))
+    for kept in ((), NORMALISED):
+        program = record(module, lambda: call(module, inputs), inputs, keep_of=kept)
+        finder = AttentionFinder(program, AxisTracker(program))
+        if not finder.needs_numbers:
+            break
     layers, refused = layers_of(program, finder)
     refused += (one for found in finder.found for one in _changed_views(found, finder.axes))
     refused += _other_axes(finder.found)
@@ -319,20 +322,21 @@ def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
         return replace(one, refused=other.refused)
     if len(one.layers) != len(other.layers):
         return one
-    layers = []
+    layers, is_exact = [], False  # whether the operations are those of these sizes alone, as after a loop
     for first, second in zip(one.layers, other.layers, strict=True):
         if len(first) != len(second):
             return replace(one, refused=(f"its heads change with the sizes of the input ({first[0].line})",))
-        if any(a != b for a, b in zip(_addresses(first), _addresses(second), strict=False)):
-            reason = f"the number of operations before it changes with the sizes of the input ({first[0].line})"
-            return replace(one, refused=(reason,))
+        pairs = [*zip(_addresses(first), _addresses(second), strict=False)]
+        is_exact |= any(a != b for a, b in pairs)
         n, mine, yours = _n_factors(second) - _n_factors(first), _layouts(first), _layouts(second)
+        if n > 0 and any((a.module, a.name) != (b.module, b.name) for a, b in pairs):
+            return replace(one, refused=(f"its operations change with the sizes of the input ({first[0].line})",))
         if n == 0 and mine != yours:
             return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
         merged = map(_with_layouts, first, second) if n > 0 else first
-        pairs = zip(merged, first, second, strict=True)
-        layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pairs))
-    mine, yours = one.counts, other.counts
+        pieces = zip(merged, first, second, strict=True)
+        layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pieces))
+    mine, yours = one.counts, one.counts if is_exact else other.counts
     counts = {place: mine.get(place) if mine.get(place) == yours.get(place) else None for place in {**mine, **yours}}
     return replace(one, layers=tuple(layers), batch=one.batch or other.batch, counts=counts)
 
@@ -357,9 +361,11 @@ def _with_layouts(piece: Piece, other: Piece) -> Piece:
 def _merged_operands(piece: Piece, other: Piece) -> tuple[WatchedOperand, ...]:
     """The operands that two passes agree on: those in which fewer axes are of size 1."""
     n, n_other = (sum(len(axis) for one in of.operands for axis in one.layout.factors) for of in (piece, other))
-    if not (n and n_other) or (n == n_other and piece.operands != other.operands):
+    mine, yours = ([one.layout for one in of.operands] for of in (piece, other))
+    if not (n and n_other) or (n == n_other and mine != yours):
         return ()
-    return piece.operands if n >= n_other else other.operands
+    layouts = mine if n >= n_other else yours
+    return tuple(replace(one, layout=layout) for one, layout in zip(piece.operands, layouts, strict=True))
 
 
 def _n_factors(layer: Sequence[Piece]) -> int:

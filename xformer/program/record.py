@@ -158,12 +158,12 @@ def function_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     if name == "__get__":  # a property of tensors, such as x.mT
         name = getattr(getattr(function, "__self__", None), "__name__", name)
-    name = name.strip("_")
-    return name[1:] if name in _REFLECTED else _IN_PLACE.get(name, name)
+    name = name.strip("_").removeprefix("special_")
+    return name[1:] if name in _REFLECTED else _SAME.get(name, name)
 
 
 _REFLECTED = {"radd", "rmul", "rsub", "rdiv", "rtruediv", "rmatmul", "rpow"}
-_IN_PLACE = {
+_SAME = {
     "iadd": "add",
     "isub": "sub",
     "imul": "mul",
@@ -171,6 +171,10 @@ _IN_PLACE = {
     "idiv": "div",
     "ipow": "pow",
     "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
 }
 
 
@@ -428,7 +432,14 @@ class Recorder(Watcher):
                 value.tensor = value.tensor.clone()
 
 
-def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any], *, keep_bytes: int = 0) -> Program:
+def record(
+    module: nn.Module,
+    call: Callable[[], Any],
+    inputs: Mapping[str, Any],
+    *,
+    keep_bytes: int = 0,
+    keep_of: Collection[str] = (),
+) -> Program:
     """Record one call of a module.
 
     Args:
@@ -436,8 +447,9 @@ def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any]
         call: Calls it with `inputs`.
         inputs: Its inputs, by name.
         keep_bytes: The limit of the tensors that the program keeps.
+        keep_of: The functions whose arguments and results it keeps in any case.
     """
-    recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
+    recorder = Recorder(module, inputs, keep_bytes=keep_bytes, keep_of=keep_of)
     with watched(module, recorder):
         returned = call()
     return recorder.finish(returned)
