@@ -181,3 +181,35 @@ def test_a_batch_in_one_sequence_is_numbered() -> None:
     for one in (reading, reading.one(1)):
         assert one.tokens == numbers
         assert one["encoder.0.attn.pattern"].shape == (1, 3, 12, 12)
+
+
+def test_tokens_that_are_added_to_some_texts_only_are_numbered_in_the_others() -> None:
+    """A start token for the texts without one; the module was opened with one of these."""
+
+    def started(model: Changed, ids: Tensor) -> Tensor:
+        return model.embed(ids if bool((ids[:, 0] == 0).all()) else F.pad(ids, (1, 0)))
+
+    model = Changed(started).eval()
+    assert xformer.read(model, IDS).tokens == ("added 1", *TOKENS)
+    assert xformer.read(model, F.pad(IDS, (1, 0))).tokens == ("0", "1", "2", "3", "4", "5", "6")
+
+
+class Aligned(nn.Module):
+    """Moves each text to the right by the number of zeros at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inside = Changed()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        moved = torch.zeros_like(ids)
+        for row, text in enumerate(ids):
+            own = text[: int((text != 0).cumsum(0).argmax()) + 1]
+            moved[row, len(text) - len(own) :] = own
+        return self.inside(moved)
+
+
+def test_texts_that_are_moved_by_different_distances_are_numbered() -> None:
+    both = torch.tensor([[5, 10, 4, 1, 9, 7], [3, 2, 6, 8, 0, 0]])
+    assert xformer.read(Aligned().eval(), both).tokens == NUMBERS

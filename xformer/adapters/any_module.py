@@ -142,8 +142,9 @@ class AnyModule(ExternalAdapter):
         """Record a run; see `xformer.record`."""
         inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
-        tokens = example.input_ids[:, example.input_ids[0] != ADDED]
-        return Trace(None, tokens, example.target, tuple(edits), activations, added=self.shape.added)
+        is_own = example.input_ids[0] != ADDED
+        added = (0, 0) if bool(is_own.all()) else self.shape.added
+        return Trace(None, example.input_ids[:, is_own], example.target, tuple(edits), activations, added=added)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The module's output for a final stream state. Raises `InputError` if it is not a function of that alone."""
@@ -169,13 +170,19 @@ class AnyModule(ExternalAdapter):
         streams = _tensors(self.inputs) if self.shape.is_encoder_decoder else _ids_of(self.inputs)
         placed, n_batch = self.placements.get(stack, Placement()), _n_batch(self.inputs)
         is_flattened = n_batch > 1 and bool(self.opened.plan.layers) and self.opened.plan.batch is None
-        if index < len(streams) and not streams[index].is_floating_point() and not (placed.is_numbered or is_flattened):
-            return placed.of(streams[index].cpu())
+        has_ids = index < len(streams) and not streams[index].is_floating_point()
+        if has_ids and placed == Placement() and not is_flattened:
+            return streams[index].cpu()
         own = [site for site in self.shape.attention if site.stack == stack]
         site = next((site for site in own if not site.is_cross), own[0])
-        n_query, n_key = self._lengths[f"{site.path}.pattern"]
-        n = (n_query if site.is_cross else n_key) - sum(placed.added) + sum(placed.dropped)
-        return placed.of(torch.arange(n)[None]).expand(n_batch, -1)
+        n = self._lengths[f"{site.path}.pattern"][0 if site.is_cross else 1]
+        if has_ids:
+            found = placed.of(streams[index].cpu())
+            if found.shape[1] == n and not (placed.is_numbered or is_flattened):
+                return found
+            placed = Placement()  # positions are numbered
+        entries = torch.arange(n - sum(placed.added) + sum(placed.dropped))
+        return placed.of(entries[None]).expand(n_batch, -1)
 
     @cached_property
     def _lengths(self) -> dict[str, tuple[int, int]]:

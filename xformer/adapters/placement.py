@@ -29,6 +29,10 @@ _AXES = {"z": "key", "q": "query", "k": "key"}
 """The axis of the pattern whose positions an activation has; z holds values where every position attends to itself."""
 
 
+Places = Mapping[tuple[int, int], set[int]]
+"""By text and entry, the positions that the entry reaches."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """The entries of an input at the positions of a stack."""
@@ -75,27 +79,27 @@ def placement(opened: OpenedModel, inputs: Inputs, name: str, sites: Sequence[La
     return Placement((max(-move, 0), max(-after, 0)), (max(move, 0), max(after, 0)), others=others)
 
 
-def _loses(places: Mapping[int, set[int]], move: int, n_positions: int, inputs: Inputs) -> bool:
+def _loses(places: Places, move: int, n_positions: int, inputs: Inputs) -> bool:
     """Whether an entry does not reach its position, as where a class token replaces it; a mask may also be the reason."""
     has_mask = sum(isinstance(value, Tensor) for value in inputs.values()) > 1
-    return not has_mask and any(not to and 0 <= at + move < n_positions for at, to in places.items())
+    return not has_mask and any(not to and 0 <= at + move < n_positions for (_, at), to in places.items())
 
 
-def _moves(places: Mapping[int, set[int]]) -> set[int] | None:
+def _moves(places: Places) -> set[int] | None:
     """The distances by which every entry may be moved; None if no entry reaches any position."""
-    reached = [{one - at for one in to} for at, to in places.items() if to]
+    reached = [{one - at for one in to} for (_, at), to in places.items() if to]
     return set.intersection(*reached) if reached else None
 
 
 def _places(
     opened: OpenedModel, inputs: Inputs, name: str, sites: Sequence[LayerPath], n_batch: int
-) -> tuple[dict[str, int], dict[str, dict[int, set[int]]]]:
+) -> tuple[dict[str, int], dict[str, dict[tuple[int, int], set[int]]]]:
     """The number of positions of each activation of the layers, and the positions that each changed entry reaches."""
     run = partial(opened.run, n_batch=n_batch, edits=[apply("*.pattern", _to_themselves)])
     before = run(inputs)
     square = [one.path for one in sites if len({*before[f"{one.path}.pattern"].shape[-2:]}) == 1]
     before = {key: before[key] for path in square for what in _AXES if (key := f"{path}.{what}") in before}
-    places: dict[str, dict[int, set[int]]] = {key: {} for key in before}
+    places: dict[str, dict[tuple[int, int], set[int]]] = {key: {} for key in before}
     value = inputs[name]
     for at in _chosen(value.shape[1]):
         for step in (1, 2):  # two tokens may be one to the module
@@ -105,9 +109,9 @@ def _places(
                 after = run(inputs | {name: changed}, keep=tuple(before))
                 for key, one in before.items():
                     if after[key].shape == one.shape:
-                        is_other = (after[key] != one).transpose(-2, -1).flatten(0, -2).any(dim=0)  # [pos]
-                        places[key].setdefault(at, set()).update(is_other.nonzero()[:, 0].tolist())
-            if any(to.get(at) for to in places.values()):
+                        for text, reached in enumerate((after[key] != one).any(dim=-1).any(dim=1)):  # [pos]
+                            places[key].setdefault((text, at), set()).update(reached.nonzero()[:, 0].tolist())
+            if any(to for one in places.values() for (_, entry), to in one.items() if entry == at):
                 break
     return {key: one.shape[-2] for key, one in before.items()}, places
 

@@ -59,6 +59,8 @@ class FoundAttention:
     """The fused function that computes all of it, as `scaled_dot_product_attention`."""
     operands: Mapping[str, Operand] = field(default_factory=dict)
     """Queries, keys and values by name (q, k, v), except those whose heads are in another order than the scores'."""
+    softmax: Operand | None = None
+    """The output of the softmax; the pattern where its axes are not told apart. None in a fused function."""
     chain: tuple[Operation, ...] = ()
     """The operations between the product of queries and keys and the scores, in order."""
 
@@ -273,8 +275,19 @@ class AttentionFinder:
             bool(roles.queries(product)),
             roles.sliced(product),
             operands={name: one for name, one in operands.items() if one is not None},
+            softmax=self._softmax(normaliser, roles, Operand(weights, pattern_layout)),
             chain=chain,
         )
+
+    def _softmax(self, normaliser: Normaliser, roles: Roles, pattern: Operand) -> Operand:
+        """The output of a softmax, which may have other axes than its scores."""
+        result = normaliser.operation.result
+        if self.axes.of(result) == self.axes.of(normaliser.scores):
+            return Operand(result, roles.layout(normaliser.scores))
+        try:
+            return Operand(result, roles.layout(result))
+        except UnreadableError:  # as of rows
+            return pattern
 
     def _kernel(self, operation: Operation) -> None:
         """A fused function; the layout of its queries is that of its result."""
