@@ -213,3 +213,61 @@ class Aligned(nn.Module):
 def test_texts_that_are_moved_by_different_distances_are_numbered() -> None:
     both = torch.tensor([[5, 10, 4, 1, 9, 7], [3, 2, 6, 8, 0, 0]])
     assert xformer.read(Aligned().eval(), both).tokens == NUMBERS
+
+
+class OneLayer(nn.Module):
+    """Queries and keys from two functions of the embedded tokens."""
+
+    def __init__(self, queries: Callable[[Tensor], Tensor], keys: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.q, self.k, self.back = (
+            nn.Embedding(11, 15),
+            nn.Linear(15, 15),
+            nn.Linear(15, 15),
+            nn.Linear(15, 11),
+        )
+        self.queries, self.keys = queries, keys
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        q, k = (one.unflatten(-1, (3, 5)).transpose(1, 2) for one in (self.q(self.queries(x)), self.k(self.keys(x))))
+        return self.back(((q @ k.mT).softmax(dim=-1) @ k).transpose(1, 2).flatten(2))
+
+
+def moved(x: Tensor) -> Tensor:
+    return F.pad(x, (0, 0, 1, -1))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "labels"),
+    [
+        (lambda x: x, lambda x: x, (TOKENS, TOKENS)),
+        (moved, moved, (SHIFTED, SHIFTED)),
+        (moved, lambda x: x, (SHIFTED, NUMBERS)),
+        (lambda x: x, moved, (TOKENS, NUMBERS)),
+        (lambda x: x[:, -1:], lambda x: x, (("0",), TOKENS)),
+        (lambda x: x[:, -1:], moved, (("0",), SHIFTED)),
+    ],
+)
+def test_queries_and_keys_have_the_labels_of_their_own_tokens(
+    queries: Callable[[Tensor], Tensor], keys: Callable[[Tensor], Tensor], labels: tuple[tuple[str, ...], ...]
+) -> None:
+    reading = xformer.read(OneLayer(queries, keys).eval(), IDS)
+    (site,) = reading.attention
+    assert token_names(reading, site, reading[f"{site.path}.pattern"].shape) == labels
+
+
+class LastOnLast(Changed):
+    """The second block of a causal model has the last query only, so that it counts as an encoder's."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.blocks[0](self.embed(ids))
+        q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.blocks[1].qkv(x).chunk(3, dim=-1))  # type: ignore[operator]
+        return self.head(((q[:, :, -1:] @ k.mT).softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_a_causal_layer_before_one_query_is_read() -> None:
+    reading = xformer.read(LastOnLast().eval(), IDS)
+    assert reading.tokens == TOKENS
+    assert len(reading.attention) == 2

@@ -175,7 +175,8 @@ class AnyModule(ExternalAdapter):
             return streams[index].cpu()
         own = [site for site in self.shape.attention if site.stack == stack]
         site = next((site for site in own if not site.is_cross), own[0])
-        n = self._lengths[f"{site.path}.pattern"][0 if site.is_cross else 1]
+        is_of_keys = f"{site.path}.query" in self.shape.numbered and not site.is_cross
+        n = self._lengths[f"{site.path}.pattern"][1 if is_of_keys else 0]
         if has_ids:
             found = placed.of(streams[index].cpu())
             if found.shape[1] == n and not (placed.is_numbered or is_flattened):
@@ -348,7 +349,7 @@ def _open(
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
     placements = dict(_placements(opened, probed, n_target))
     opened.layout.numbered |= {axis for one in placements.values() for axis in one.others}
-    added = placements[opened.layout.attention[0].stack].added
+    added = placements.get(opened.layout.attention[0].stack, Placement()).added
     shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs, added=added)
     return order, opened.parts, verification, shape, placements
 
@@ -367,11 +368,11 @@ def _placements(opened: OpenedModel, inputs: Inputs, n_target: int | None) -> It
     if n_target is None:  # labels are those of tokens, if there are any
         streams = {name: one for name, one in streams.items() if not one.is_floating_point()} or streams
     stacks: list[Stack] = sorted({site.stack for site in opened.layout.attention}, reverse=True)  # the encoder first
-    for stack, (name, value) in zip(stacks, streams.items(), strict=False):
-        own = [one for one in opened.layout.attention if one.stack == stack and not one.is_cross]
-        sites = [one for one in own if not {f"{one.path}.query", f"{one.path}.key"} & opened.layout.numbered]
-        is_stream = value.dim() == (3 if value.is_floating_point() else 2)
-        yield stack, placement(opened, inputs, name, sites, _n_batch(inputs)) if is_stream and sites else Placement()
+    for at, stack in enumerate(stacks):
+        name, value = list(streams.items())[0 if n_target is None else at]
+        sites = [one for one in opened.layout.attention if one.stack == stack and not one.is_cross]
+        if sites and value.dim() == (3 if value.is_floating_point() else 2):
+            yield stack, placement(opened, inputs, name, sites, _n_batch(inputs))
 
 
 def _shown(order: StreamOrder, path: Sequence[Any], returned: Any) -> Tensor:

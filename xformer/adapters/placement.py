@@ -25,7 +25,7 @@ from xformer.program.inputs import Inputs
 
 N_CHANGED = 8
 """The largest number of entries that are changed: some at each end, and some between."""
-_AXES = {"z": "key", "q": "query", "k": "key"}
+_AXES = {"q": "query", "z": "key", "k": "key"}
 """The axis of the pattern whose positions an activation has; z holds values where every position attends to itself."""
 
 
@@ -59,7 +59,7 @@ def placement(opened: OpenedModel, inputs: Inputs, name: str, sites: Sequence[La
         opened: The model.
         inputs: The inputs of a call.
         name: The input, [batch, entry] of integers or [batch, entry, features].
-        sites: The self-attention layers of the stack that reads it.
+        sites: The self-attention layers of the stack that reads it, in order.
         n_batch: The number of texts in the inputs.
     """
     if opened.backend == "returned_weights":
@@ -97,8 +97,10 @@ def _places(
     """The number of positions of each activation of the layers, and the positions that each changed entry reaches."""
     run = partial(opened.run, n_batch=n_batch, edits=[apply("*.pattern", _to_themselves)])
     before = run(inputs)
-    square = [one.path for one in sites if len({*before[f"{one.path}.pattern"].shape[-2:]}) == 1]
-    before = {key: before[key] for path in square for what in _AXES if (key := f"{path}.{what}") in before}
+    keys = [
+        f"{site.path}.{what}" for site in sites for what in _told(opened, site, before[f"{site.path}.pattern"].shape)
+    ]
+    before = {key: before[key] for key in keys if key in before}
     places: dict[str, dict[tuple[int, int], set[int]]] = {key: {} for key in before}
     value = inputs[name]
     for at in _chosen(value.shape[1]):
@@ -114,6 +116,13 @@ def _places(
             if any(to for one in places.values() for (_, entry), to in one.items() if entry == at):
                 break
     return {key: one.shape[-2] for key, one in before.items()}, places
+
+
+def _told(opened: OpenedModel, site: LayerPath, shape: Sequence[int]) -> Sequence[str]:
+    """The activations of a layer that have the positions of its stack. More keys than queries are those of a cache as well."""
+    query, key = (f"{site.path}.{axis}" not in opened.layout.numbered for axis in ("query", "key"))
+    is_square = shape[-1] == shape[-2]
+    return list(_AXES) if query and key and is_square else ["q"] if query else ["k"] if key else []
 
 
 def _other(ids: Tensor, at: int, step: int) -> Tensor:
