@@ -484,6 +484,10 @@ SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax by power of two": lambda t: 2.0**t / (2.0**t).sum(-1, keepdim=True),
     "softmax by logarithms": lambda t: (t - t.exp().sum(-1, keepdim=True).log()).exp(),
     "softmax by mean": lambda t: t.exp() / (t.exp().mean(-1, keepdim=True) * t.shape[-1]),
+    "softmax by einsum, twice": lambda t: torch.einsum(
+        "bhqk,bhq->bhqk", t.exp(), torch.einsum("bhqk->bhq", t.exp()).reciprocal()
+    ),
+    "masked by einsum": lambda t: torch.einsum("bhqk,qk->bhqk", t.softmax(-1), torch.ones(t.shape[-2:]).tril()),
     "softmax by divide": lambda t: torch.divide(t.exp(), t.exp().sum(-1, keepdim=True)),
     "softmax of torch.special": lambda t: torch.special.softmax(t, -1),
     "softmax of rows": lambda t: t.reshape(-1, t.shape[-1]).softmax(1).view(t.shape),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from xformer.program.axes import Atom, Axis, Product, bases, has_inputs
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, base_of, has_positions
+from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, base_of, has_positions, sums_nothing
 from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z
 from xformer.program.product_rules import is_divided
 from xformer.program.record import UNSEEN, Operation, Program, Value
@@ -129,7 +129,11 @@ class AttentionFinder:
                 for side, value in enumerate((product.left, product.right)):
                     if value.is_from_inputs and self._values_product(product, side):
                         break
-            elif operation.name in UNFOLLOWED and Backwards(axes).has_softmax(operation.inputs):
+            elif (
+                operation.name in UNFOLLOWED
+                and not sums_nothing(operation)
+                and Backwards(axes).has_softmax(operation.inputs)
+            ):
                 self.refused.append(Refusal(operation, f"{operation.name} of these operands is not followed"))
 
     def _note_unseen(self, operation: Operation) -> None:

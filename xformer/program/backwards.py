@@ -33,7 +33,7 @@ _CARRIED = (
     "clone", "to", "float",
 )  # fmt: skip
 """What exponentials may pass through before they are divided by their sum: masks, and views with the same axes."""
-NORMALISED = ("div", "mul", "exp")
+NORMALISED = ("div", "mul", "exp", "einsum")
 """The functions whose numbers tell whether they complete a softmax that is not spelled as one."""
 _FLAT = ("view", "reshape", "flatten")
 _REDUCTIONS = (
@@ -108,6 +108,8 @@ class Backwards:
             return self._over(operation, inner.inputs[0], self._axis(inner.inputs[0], argument(inner, 1, "dim")))
         if operation.name in ("div", "mul") and len(operation.inputs) == 2:
             return self._divided_by_sum(operation) or self._normalised(operation)
+        if sums_nothing(operation):
+            return self._normalised(operation)
         if operation.name == "normalize" and argument(operation, 1, "p") == 1:
             numerator = operation.inputs[0]
             exponent = self._exponent(numerator)
@@ -184,7 +186,7 @@ class Backwards:
         pairs = [] if source is None or len(source.inputs) != 2 else [source.inputs[:2], source.inputs[1::-1]]
         if source is not operation and source is not None and source.name != "sub":
             return None
-        for numerator, other in pairs if operation.name == "mul" else pairs[:1]:
+        for numerator, other in pairs if operation.name in ("mul", "einsum") else pairs[:1]:
             exponent = (numerator, math.e) if operation.name == "exp" else self._exponent(numerator)
             axes, others = self.axes.of(operation.result), self.axes.of(other)
             summed = [at for at, one in enumerate(axes) if one and one not in others]
@@ -248,7 +250,7 @@ class Backwards:
         """Whether the weights, or the exponentials that they were computed from, were masked."""
         operation = weights.operation
         while operation is not None and operation.name not in ("exp", "exp2", *_SOFTMAX):
-            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem"):
+            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem") or sums_nothing(operation):
                 return True
             operation = next((one.operation for one in _same_kind(operation)), None)
         return False
@@ -298,6 +300,13 @@ def base_of(operation: Operation) -> float | None:
     return {"exp": math.e, "exp2": 2.0}.get(operation.name)
 
 
+def sums_nothing(operation: Operation) -> bool:
+    """Whether an einsum multiplies its operands as they are, as "bhqk,bhq->bhqk"."""
+    equation = operation.args[0] if operation.name == "einsum" else ""
+    given, _, result = equation.partition("->") if isinstance(equation, str) else ("", "", "")
+    return bool(result) and set(given) <= {*result, ",", " "}
+
+
 def is_distribution(weights: Tensor) -> bool:
     """Whether every row is a distribution, or all zero."""
     total = weights.float().sum(dim=-1)
@@ -308,6 +317,8 @@ def is_distribution(weights: Tensor) -> bool:
 def _is_transparent(operation: Operation) -> bool:
     if operation.name in ("max", "min") and len(operation.inputs) == 2:
         return True  # of two tensors, an elementwise function
+    if sums_nothing(operation):
+        return True
     return operation.name not in _OPAQUE and operation.name not in _REDUCTIONS and operation.name not in KERNELS
 
 
