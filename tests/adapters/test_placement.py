@@ -48,6 +48,10 @@ def written(ids: Tensor) -> Tensor:
     return made
 
 
+def moved(x: Tensor) -> Tensor:
+    return F.pad(x, (0, 0, 1, -1))
+
+
 SHIFTED, NUMBERS = ("added 1", "5", "10", "4", "1", "9"), ("0", "1", "2", "3", "4", "5")
 FIRST: dict[str, tuple[Change, tuple[str, ...]]] = {
     "shifted": (lambda model, ids: model.embed(shifted(ids)), SHIFTED),
@@ -100,6 +104,56 @@ def test_a_layer_that_has_the_tokens_elsewhere_is_numbered(between: Change) -> N
     names = [token_names(reading, one, reading[f"{one.path}.pattern"].shape)[0] for one in reading.attention]
     assert names == [TOKENS, NUMBERS]
     assert reading.tokens == TOKENS
+
+
+class Bidirectional(nn.Module):
+    """Two layers in which every position attends to all; the second has its tokens one position later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(11, 15), nn.Linear(15, 11)
+        self.layers = nn.ModuleList(nn.MultiheadAttention(15, 3, batch_first=True) for _ in range(2))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = x + self.layers[0](x, x, x)[0]
+        x = moved(x)
+        return self.head(x + self.layers[1](x, x, x)[0])
+
+
+def test_a_layer_after_attention_to_all_positions_is_judged_by_its_own_tokens() -> None:
+    reading = xformer.read(Bidirectional().eval(), IDS)
+    names = [token_names(reading, one, reading[f"{one.path}.pattern"].shape)[0] for one in reading.attention]
+    assert names == [TOKENS, NUMBERS]
+
+
+class WithMemory(nn.Module):
+    """Causal attention to the tokens, and to three vectors before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.q, self.k, self.back = (
+            nn.Embedding(11, 15),
+            nn.Linear(15, 15),
+            nn.Linear(15, 15),
+            nn.Linear(15, 11),
+        )
+        self.memory = nn.Parameter(torch.randn(1, 3, 15))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        q, k = self.q(x), self.k(torch.cat([self.memory.expand(len(x), -1, -1), x], dim=1))
+        scores = (q @ k.mT).masked_fill(torch.ones(ids.shape[1], k.shape[1]).triu(4) > 0, -1e9)
+        return self.back(scores.softmax(dim=-1) @ k)
+
+
+def test_keys_of_a_memory_are_before_those_of_the_tokens() -> None:
+    reading = xformer.read(WithMemory().eval(), IDS)
+    (site,) = reading.attention
+    keys = ("earlier 1", "earlier 2", "earlier 3", *TOKENS)
+    assert token_names(reading, site, reading[f"{site.path}.pattern"].shape) == (TOKENS, keys)
 
 
 def test_positions_that_are_numbered_are_no_repeated_tokens() -> None:
@@ -233,10 +287,6 @@ class OneLayer(nn.Module):
         x = self.embed(ids)
         q, k = (one.unflatten(-1, (3, 5)).transpose(1, 2) for one in (self.q(self.queries(x)), self.k(self.keys(x))))
         return self.back(((q @ k.mT).softmax(dim=-1) @ k).transpose(1, 2).flatten(2))
-
-
-def moved(x: Tensor) -> Tensor:
-    return F.pad(x, (0, 0, 1, -1))
 
 
 @pytest.mark.parametrize(

@@ -450,6 +450,18 @@ class RecurrentDecoder(Base):
         return self.o(torch.stack(states, dim=1))
 
 
+class KeptHeads(Odd):
+    """A loop over the heads, whose outputs are kept beside."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        weights = [self.pattern(q[:, head], k[:, head]) for head in range(H)]
+        z = [one @ v[:, head] for head, one in enumerate(weights)]
+        self.keep(torch.stack(weights, dim=1))
+        self.outputs = torch.stack(z, dim=1)
+        return self.o(torch.cat(z, dim=-1))
+
+
 class Exponentials(Odd):
     """Exponentials, normalised by a function of them."""
 
@@ -726,6 +738,7 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
     "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
+    "kept heads": KeptHeads,
     "masked by rows": MaskedByRows, "after a loop": AfterLoop,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {

@@ -303,11 +303,11 @@ def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) ->
     value = found.z
     for _ in range(40):
         following = consumers.get(value, [])
+        if joining := {one for one in following if one.name in _JOINING}:
+            return joining
         if len(following) != 1:
             break
         operation = following[0]
-        if operation.name in _JOINING:
-            return {operation}
         if operation.name == "add" and sum(one.is_from_inputs for one in operation.inputs) > 1:
             joins.add(operation)
         value = operation.result
