@@ -315,6 +315,19 @@ def test_a_module_that_computes_something_else_in_every_run_is_refused() -> None
         xformer.read(AnotherEachTime(*range(n_runs, 10 * n_runs, 2)), x)
 
 
+@pytest.mark.parametrize("name", ["after a loop", "masked by rows"])
+def test_an_attention_whose_operations_change_with_the_length_is_read_at_every_length(name: str) -> None:
+    animal = READ[name]
+    module = made(animal)
+    for n in (5, 7, 4, 1):
+        inputs = animal.inputs(2, n)
+        reading = xformer.read(module, inputs)
+        (own,) = own_weights(animal, module, inputs)
+        path = reading.attention[0].path
+        assert torch.allclose(reading[f"{path}.pattern"], own, atol=1e-6)
+        assert torch.allclose(reading[f"{path}.scores"].softmax(-1), own, atol=1e-6)
+
+
 class AsDeepAsLong(nn.Module):
     """As many calls of one layer as there are positions."""
 
