@@ -439,6 +439,15 @@ class TextAfterText(Odd):
         return self.pattern(q, k) @ v
 
 
+class Landmarks(Odd):
+    """Xiong et al. 2021, in simple terms: queries attend to a mean of the keys, which attends to the keys; named in order."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        landmark = k.mean(2, keepdim=True)
+        first, second = self.keep(self.pattern(q, landmark)), self.keep(self.pattern(landmark, k))
+        return first @ (second @ v)
+
+
 class RecurrentDecoder(Base):
     """Bahdanau et al. 2015, in simple terms: each state attends to the text, and gives the next one."""
 
@@ -487,6 +496,11 @@ def over_largest(scores: Tensor) -> Tensor:
     return scores.exp() / scores.exp().amax(-1, keepdim=True)
 
 
+def masked_by_einsum(scores: Tensor) -> Tensor:
+    weights = torch.einsum("bhqk,qk->bhqk", scores.exp(), torch.ones(scores.shape[-2:]).tril())
+    return weights / weights.sum(-1, keepdim=True)
+
+
 SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax by einsum": lambda t: t.exp() / torch.einsum("bhqk->bhq", t.exp())[..., None],
     "softmax by ones": over_ones,
@@ -499,7 +513,7 @@ SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax by einsum, twice": lambda t: torch.einsum(
         "bhqk,bhq->bhqk", t.exp(), torch.einsum("bhqk->bhq", t.exp()).reciprocal()
     ),
-    "masked by einsum": lambda t: torch.einsum("bhqk,qk->bhqk", t.softmax(-1), torch.ones(t.shape[-2:]).tril()),
+    "masked by einsum": masked_by_einsum,
     "softmax by divide": lambda t: torch.divide(t.exp(), t.exp().sum(-1, keepdim=True)),
     "softmax of torch.special": lambda t: torch.special.softmax(t, -1),
     "softmax of rows": lambda t: t.reshape(-1, t.shape[-1]).softmax(1).view(t.shape),
@@ -738,7 +752,7 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
     "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
-    "kept heads": KeptHeads,
+    "kept heads": KeptHeads, "landmarks": Landmarks,
     "masked by rows": MaskedByRows, "after a loop": AfterLoop,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {

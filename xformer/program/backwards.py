@@ -199,7 +199,7 @@ class Backwards:
         operation = value.operation
         if operation is None:
             return None
-        if operation.name in _CARRIED:
+        if operation.name in _CARRIED or sums_nothing(operation):
             found = [exponent for one in _same_kind(operation) if (exponent := self._exponent(one)) is not None]
             return found[0] if len(found) == 1 else None
         base = base_of(operation)

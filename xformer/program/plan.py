@@ -152,7 +152,7 @@ def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[Foun
     refused = list(finder.refused)
     consumers = _consumers(program)
     layers: list[list[FoundAttention]] = []
-    for found in finder.found:
+    for found in sorted(finder.found, key=_begin):
         if layers and _is_another_head(layers[-1], found, consumers):
             layers[-1].append(found)
         else:
@@ -164,6 +164,12 @@ def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[Foun
             refused.append(Refusal(other[0].first, f"it is computed {how} {_divided(one[-1])}"))
             break
     return layers, refused
+
+
+def _begin(found: FoundAttention) -> int:
+    """The index of the operation that completes its scores; layers are in this order, in which a run meets them."""
+    assert found.scores.operation is not None
+    return found.scores.operation.index
 
 
 def _divided(found: FoundAttention) -> str:
