@@ -28,6 +28,7 @@ from xformer.adapters import BareModel, ModelAdapter, TaskModel
 from xformer.adapters.adapter import ADDED, AdapterDefaults, Gradients, Measure, label_added
 from xformer.adapters.adapter import gradients as gradients_of_run
 from xformer.adapters.any_module import AnyModule
+from xformer.adapters.capture_backends import ChangedLayoutError
 from xformer.adapters.load import in_memory, is_external, opened_from, opened_module
 from xformer.adapters.on_demand import OnDemand
 from xformer.checkpoints import Checkpoint, load
@@ -438,11 +439,16 @@ def read(
     has_own = isinstance(model, AnyModule) and inputs is None  # those with which it was opened
     plain = None if has_own else plain_ids(inputs)
     adapter = adapter_of(model, inputs, tokenizer)
-    first, example, run = prepare_inputs(adapter, plain, edits)
-    keep = own_names(keep, adapter.shape)
-    kept = keep if adapter.output_name in keep or "*" in keep else (*keep, adapter.output_name)
+    try:
+        first, example, run = prepare_inputs(adapter, plain, edits)
+        names = own_names(keep, adapter.shape)
+        kept = names if adapter.output_name in names or "*" in names else (*names, adapter.output_name)
+        trace = adapter.record(example, edits=run, keep=kept)
+    except ChangedLayoutError:
+        if not isinstance(adapter, AnyModule) or adapter is model:
+            raise
+        return read(adapter.reopened(), None, tokens=tokens, edits=edits, keep=keep)
     has_right_answer = adapter.has_right_answer(first)
-    trace = adapter.record(example, edits=run, keep=kept)
     if adapter.input.uses_prediction_as_reference and not has_right_answer:
         alone = trace if not run and example is first else adapter.record(first, keep=("logits",))
         example = answered(example, int(alone.logits[0, 0].argmax()))

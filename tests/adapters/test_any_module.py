@@ -120,7 +120,7 @@ def test_a_module_without_attention_is_refused() -> None:
 
 
 class Hidden(nn.Module):
-    """A model that computes attention with einsum, out of reach of the hooks, and returns the weights with the output."""
+    """A model whose softmax is spelled in a way that is not recognised, and that returns the weights with the output."""
 
     def __init__(self, *, sums_to: float = 1.0) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Hidden(nn.Module):
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         q, k, v = (part.unflatten(-1, (3, 5)).transpose(1, 2) for part in self.qkv(self.tokens(ids)).chunk(3, dim=-1))
         weights = torch.einsum("bhqd,bhkd->bhqk", q, k).exp().tril()
-        weights = weights / weights.sum(dim=-1, keepdim=True)
+        weights = 1 / (weights.sum(dim=-1, keepdim=True) / weights)
         z = torch.einsum("bhqk,bhkd->bqhd", weights, v).flatten(2)
         return self.back(z), weights * self.sums_to
 

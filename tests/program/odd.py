@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -382,6 +383,158 @@ class Reciprocal(Odd):
         return exponentials * (1 / exponentials.sum(-1, keepdim=True))
 
 
+class DifferentialOutputs(Odd):
+    """The outputs of two attentions of one helper, called twice in one line."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        return super().z(q, k, v) - 0.4 * super().z(k, q, v)
+
+
+class InComprehension(Base):
+    """Several projections, whose attentions are computed in one loop and added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, v = heads_second(self.k(x)), heads_second(self.v(x))
+        every = [self.keep((heads_second(f(x)) @ k.mT / 2).softmax(-1)) @ v for f in (self.q, self.more)]
+        return self.o((every[0] + every[1]).transpose(1, 2).flatten(2))
+
+
+class BetweenHeads(Base):
+    """The heads are not before the positions, by mistake."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).view(*x.shape[:2], H, DH) for f in (self.q, self.k, self.v))
+        return self.o(self.attend(q, k, v).flatten(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT / 2).softmax(-1) @ v
+
+
+class BetweenHeadsKernel(BetweenHeads):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class Halves(Odd):
+    """The first queries, and the others, in lines of their own."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        first = self.pattern(q[:, :, :2], k) @ v
+        return torch.cat([first, (q[:, :, 2:] @ k.mT / 2).softmax(-1) @ v], dim=2)
+
+
+class TextAfterText(Odd):
+    """The texts of the batch, in calls of their own."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        z = [self.attend(q[0], k[0], v[0]), self.attend(q[1], k[1], v[1]), self.attend(q[2], k[2], v[2])]
+        return self.o(torch.stack(z).transpose(1, 2).flatten(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.pattern(q, k) @ v
+
+
+class Landmarks(Odd):
+    """Xiong et al. 2021, in simple terms: queries attend to a mean of the keys, which attends to the keys; named in order."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        landmark = k.mean(2, keepdim=True)
+        first, second = self.keep(self.pattern(q, landmark)), self.keep(self.pattern(landmark, k))
+        return first @ (second @ v)
+
+
+class RecurrentDecoder(Base):
+    """Bahdanau et al. 2015, in simple terms: each state attends to the text, and gives the next one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        k, states = self.k(x), [self.q(x[:, 0])]
+        for _ in range(x.shape[1] - 1):
+            weights = (states[-1][:, None] @ k.mT).softmax(-1)
+            states.append(torch.tanh(states[-1] + (weights @ k)[:, 0]))
+        return self.o(torch.stack(states, dim=1))
+
+
+class KeptHeads(Odd):
+    """A loop over the heads, whose outputs are kept beside."""
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        q, k, v = heads_second(self.q(x)), heads_second(self.k(x)), heads_second(self.v(x))
+        weights = [self.pattern(q[:, head], k[:, head]) for head in range(H)]
+        z = [one @ v[:, head] for head, one in enumerate(weights)]
+        self.keep(torch.stack(weights, dim=1))
+        self.outputs = torch.stack(z, dim=1)
+        return self.o(torch.cat(z, dim=-1))
+
+
+class Exponentials(Odd):
+    """Exponentials, normalised by a function of them."""
+
+    def __init__(self, normalised: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.normalised = normalised
+
+    def pattern(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.normalised(q @ k.mT / 2)
+
+
+def over_ones(scores: Tensor) -> Tensor:
+    weights = scores.exp()
+    return weights / (weights @ torch.ones(scores.shape[-1], 1))
+
+
+def over_columns(scores: Tensor) -> Tensor:
+    weights = scores.exp().mT
+    return (weights / weights.sum(-2, keepdim=True)).mT
+
+
+def over_largest(scores: Tensor) -> Tensor:
+    return scores.exp() / scores.exp().amax(-1, keepdim=True)
+
+
+def masked_by_einsum(scores: Tensor) -> Tensor:
+    weights = torch.einsum("bhqk,qk->bhqk", scores.exp(), torch.ones(scores.shape[-2:]).tril())
+    return weights / weights.sum(-1, keepdim=True)
+
+
+SOFTMAXES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax by einsum": lambda t: t.exp() / torch.einsum("bhqk->bhq", t.exp())[..., None],
+    "softmax by ones": over_ones,
+    "softmax over columns": over_columns,
+    "softmax by tril": lambda t: t.exp().tril() / t.exp().tril().sum(-1, keepdim=True),
+    "softmax by negative power": lambda t: t.exp() * t.exp().sum(-1, keepdim=True) ** -1,
+    "softmax by power of two": lambda t: 2.0**t / (2.0**t).sum(-1, keepdim=True),
+    "softmax by logarithms": lambda t: (t - t.exp().sum(-1, keepdim=True).log()).exp(),
+    "softmax by mean": lambda t: t.exp() / (t.exp().mean(-1, keepdim=True) * t.shape[-1]),
+    "softmax by einsum, twice": lambda t: torch.einsum(
+        "bhqk,bhq->bhqk", t.exp(), torch.einsum("bhqk->bhq", t.exp()).reciprocal()
+    ),
+    "masked by einsum": masked_by_einsum,
+    "softmax by divide": lambda t: torch.divide(t.exp(), t.exp().sum(-1, keepdim=True)),
+    "softmax of torch.special": lambda t: torch.special.softmax(t, -1),
+    "softmax of rows": lambda t: t.reshape(-1, t.shape[-1]).softmax(1).view(t.shape),
+}
+OTHERS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "over the largest": (over_largest, "its weights come from exp, in steps that are not recognised as a softmax"),
+    "over the sum so far": (lambda t: t.exp() / t.exp().cumsum(-1), "its weights come from exp, in steps"),
+    "over another sum": (
+        lambda t: t.exp() / (2 * t).exp().sum(-1, keepdim=True),
+        "its weights come from exp, in steps",
+    ),
+    "over the heads": (lambda t: t.exp() / torch.einsum("bhqk->bqk", t.exp())[:, None], "normalised over head"),
+    "of two exponentials": (
+        lambda t: t.exp() * (t / 2).exp() / (t.exp() * (t / 2).exp()).sum(-1, keepdim=True),
+        "its weights come from exp, in steps",
+    ),
+    "squares": (lambda t: t**2 / (t**2).sum(-1, keepdim=True), "its weights come from pow, not from a softmax"),
+    "softmin": (lambda t: F.softmin(t, dim=-1), "its weights come from softmin, in steps"),
+}
+
+
 class Differential(Odd):
     """Ye et al. 2025."""
 
@@ -589,7 +742,7 @@ def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
 
 
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
-LENGTHS = "the number of operations before it changes with the sizes of the input"
+BETWEEN_HEADS = "between the heads of each position, as its operands are [batch, pos, head, d_head]"
 CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
@@ -598,7 +751,9 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "convolved": Convolved, "flex_attention": Flex, "over depth": OverDepth, "two products": TwoProducts,
     "filled queries": FilledQueries, "one key for all": OneKeyForAll, "heads among queries": HeadsAmongQueries,
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
-    "reciprocal": Reciprocal,
+    "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
+    "kept heads": KeptHeads, "landmarks": Landmarks,
+    "masked by rows": MaskedByRows, "after a loop": AfterLoop,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
@@ -630,13 +785,16 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
     "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
     "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
-    "masked by rows": (MaskedByRows, LENGTHS),
-    "after a loop": (AfterLoop, LENGTHS),
     "between texts": (BetweenTexts, "it attends along another axis of the input than the layers before it"),
     "quantised": (quantised, "after the quantised projection linear_dynamic (odd.py:"),
     "one window at a time": (WindowAtATime, "piece by piece in a loop over windows of positions"),
     "one query at a time": (OneQueryAtATime, "piece by piece in a loop over its queries"),
     "one query at a time, sliced": (OneQuerySliceAtATime, "piece by piece in a loop over its queries"),
+    "between heads": (BetweenHeads, BETWEEN_HEADS),
+    "between heads, sdpa": (BetweenHeadsKernel, BETWEEN_HEADS),
+    "two halves": (Halves, "in several pieces, over its queries"),
+    "text after text": (TextAfterText, "in several pieces, over its batch"),
+    "recurrent decoder": (RecurrentDecoder, "piece by piece in a loop over its queries"),
     "scripted scores": (ScriptedScores, NOT_SEEN),
     "scripted weights": (ScriptedWeights, NOT_SEEN),
     "scripted attention": (Scripted, NOT_SEEN),
@@ -647,6 +805,8 @@ ODD: dict[str, Animal] = {
     "cached keys": Animal(lambda: CachedKeys(as_buffers=False), ids),
     "cached keys in buffers": Animal(lambda: CachedKeys(as_buffers=True), ids),
     **{name: Animal(build) for name, build in _READ.items()},
+    **{name: Animal(partial(Exponentials, function)) for name, function in SOFTMAXES.items()},
+    **{name: Animal(partial(Exponentials, function), refused=reason) for name, (function, reason) in OTHERS.items()},
     **{name: Animal(build, refused=reason) for name, (build, reason) in _REFUSED.items()},
 }
 PAST_KEYS = Animal(PastKeys, past_keys)

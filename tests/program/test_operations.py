@@ -39,3 +39,11 @@ def test_a_kept_tensor_is_not_changed_by_a_later_operation() -> None:
     linear, relu = xformer.operations(module, x)
     torch.testing.assert_close(linear.result.tensor, module[0](x).detach())
     torch.testing.assert_close(relu.result.tensor, module(x).detach())
+
+
+@pytest.mark.parametrize("name", ["usual", "softmax over columns", "softmax of rows"])
+def test_the_output_of_a_softmax_has_the_axes_of_its_scores(name: str) -> None:
+    animal = READ[name]
+    (one,) = xformer.operations(made(animal), animal.inputs(3, 5)).attentions
+    assert one.scores is not None
+    torch.testing.assert_close(one.softmax, one.scores.softmax(-1))

@@ -117,7 +117,7 @@ def test_what_cannot_be_shown_as_a_matrix_is_refused_with_its_reason(name: str, 
     animal = EVERY[name]
     with pytest.raises(InputError) as error:
         xformer.read(made(animal), animal.inputs(3, n))
-    reasons = [animal.refused, "along one of several axes"] if name == "not split" else [animal.refused]
+    reasons = [animal.refused, "between the heads of each position"] if name == "not split" else [animal.refused]
     assert any(reason in str(error.value) for reason in reasons)
     assert "Nothing that it computes" in str(error.value) or re.search(
         r"\(\w+\.py:\d+\)\.", str(error.value)
@@ -141,15 +141,16 @@ def test_a_replaced_pattern_reaches_the_output_in_every_layout(name: str) -> Non
     assert torch.allclose(edited[f"{path}.pattern"], uniform)
 
 
-def test_masked_cells_get_no_weight_where_the_mask_follows_the_exponential() -> None:
-    module, inputs = made(ZOO["exp, mask and sum"]), ZOO["exp, mask and sum"].inputs(1, 5)
+@pytest.mark.parametrize("name", ["exp, mask and sum", "softmax by tril", "masked by einsum"])
+def test_masked_cells_get_no_weight_where_the_mask_follows_the_exponential(name: str) -> None:
+    module, inputs = made(READ[name]), READ[name].inputs(1, 5)
     reading = xformer.read(module, inputs)
     path = reading.attention[0].path
     assert path == "decoder.0.attn"
     assert torch.equal(reading[f"{path}.mask"][0, 0], torch.ones(5, 5, dtype=torch.bool).tril())
     cut = xformer.read(module, inputs, edits=[xformer.edits.mask_edges(path, [(3, 1)])])[f"{path}.pattern"]
     assert not cut[0, :, 3, 1].any()
-    assert torch.allclose(cut.sum(-1), torch.ones(1, H, 5), atol=1e-6)
+    assert torch.allclose(cut.sum(-1), reading[f"{path}.pattern"].sum(-1), atol=1e-6)
 
 
 class OneText(nn.Module):
@@ -271,16 +272,84 @@ class DataDependent(nn.Module):
 
 @pytest.mark.parametrize(("does", "n_layers"), [("skip", (2, 1)), ("product", (1, 1))])
 @pytest.mark.parametrize("first", [0, 1])
-def test_data_that_changes_what_a_module_computes_is_refused(does: str, n_layers: tuple[int, int], first: int) -> None:
+def test_data_that_changes_what_a_module_computes_opens_it_again(
+    does: str, n_layers: tuple[int, int], first: int
+) -> None:
     x = vectors(2, 5)[0].abs()
     texts = x, -x
     module = DataDependent(does).eval()
     assert len(xformer.read(module, texts[first]).attention) == n_layers[first]
+    opened = AnyModule.open(module, texts[first])
+    other = AnyModule.open(copy.deepcopy(module), texts[1 - first])
     with pytest.raises(ChangedLayoutError, match="since the model was opened"):
-        xformer.read(module, texts[1 - first])
-    assert len(xformer.read(copy.deepcopy(module), texts[1 - first]).attention) == n_layers[1 - first]
+        opened.record(other.to_example())
+    again, fresh = (xformer.read(one, texts[1 - first]) for one in (module, copy.deepcopy(module)))
+    assert len(again.attention) == n_layers[1 - first]
+    for site in again.attention:
+        assert torch.equal(again[f"{site.path}.pattern"], fresh[f"{site.path}.pattern"])
     same = DataDependent("").eval()
     assert len(xformer.read(same, x).attention) == len(xformer.read(same, -x).attention) == 2
+
+
+class AnotherEachTime(DataDependent):
+    """Skips a layer in the runs whose numbers are given."""
+
+    def __init__(self, *skipped: int) -> None:
+        super().__init__("skip")
+        self.skipped = skipped
+
+    def forward(self, x: Tensor) -> Tensor:
+        COUNT[0] += 1
+        return super().forward(-x.abs() if COUNT[0] in self.skipped else x.abs())
+
+
+COUNT = [0]
+
+
+def test_a_module_that_computes_something_else_in_every_run_is_refused() -> None:
+    x = vectors(2, 5)[0]
+    COUNT[0] = 0
+    xformer.read(AnotherEachTime(), x)
+    n_runs, COUNT[0] = COUNT[0], 0
+    with pytest.raises(InputError, match="changes from one call to the next"):
+        xformer.read(AnotherEachTime(*range(n_runs, 10 * n_runs, 2)), x)
+
+
+@pytest.mark.parametrize("name", ["after a loop", "masked by rows"])
+def test_an_attention_whose_operations_change_with_the_length_is_read_at_every_length(name: str) -> None:
+    animal = READ[name]
+    module = made(animal)
+    for n in (5, 7, 4, 1):
+        inputs = animal.inputs(2, n)
+        reading = xformer.read(module, inputs)
+        (own,) = own_weights(animal, module, inputs)
+        path = reading.attention[0].path
+        assert torch.allclose(reading[f"{path}.pattern"], own, atol=1e-6)
+        assert torch.allclose(reading[f"{path}.scores"].softmax(-1), own, atol=1e-6)
+
+
+class AsDeepAsLong(nn.Module):
+    """As many calls of one layer as there are positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = DividedHeads()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(x.shape[1]):
+            x = x + self.layer(x)
+        return x
+
+
+def test_a_module_whose_depth_is_its_length_is_read() -> None:
+    module = AsDeepAsLong().eval()
+    for n in (4, 6, 1, 4):
+        reading = xformer.read(module, vectors(2, n)[0])
+        assert len(reading.attention) == n
+        with torch.no_grad():
+            module(vectors(2, n)[0])
+        last = reading[f"{reading.attention[-1].path}.pattern"]
+        assert torch.allclose(last, module.layer.kept[0], atol=1e-6)
 
 
 def test_two_inputs_of_one_attention_are_two_layers() -> None:

@@ -17,15 +17,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from xformer.adapters.adapter import ADDED, Input, label_added, with_added
-from xformer.adapters.capture_backends import is_pattern
+from xformer.adapters.adapter import ADDED, Input, label_added
+from xformer.adapters.capture_backends import ChangedLayoutError, is_pattern
 from xformer.adapters.on_demand import lengths, recorded_bytes
 from xformer.adapters.opening import (
     ExternalAdapter,
     Inputs,
     OpenedModel,
     Verification,
-    added_positions,
     open_module,
     planned,
     resized,
@@ -33,13 +32,16 @@ from xformer.adapters.opening import (
     takes_a_function,
 )
 from xformer.adapters.own_models import numbered
+from xformer.adapters.placement import Placement, placement
 from xformer.adapters.probe import Origin, Streams
 from xformer.decoding import Step
 from xformer.edits import Edit
 from xformer.errors import InputError, UnavailableError
+from xformer.layer_path import Stack
 from xformer.model_shape import ModelShape
 from xformer.program.inputs import Call, ModuleInputs, accepted, call_module, named_inputs, runs, text_without_batch
 from xformer.program.module_state import (
+    cache_of,
     cached,
     copied,
     detect_randomness,
@@ -79,6 +81,8 @@ class AnyModule(ExternalAdapter):
     inputs: Inputs = field(default_factory=dict)
     given: Inputs = field(default_factory=dict)
     """The same inputs as the module itself takes them, where its batch is not first."""
+    placements: Mapping[Stack, Placement] = field(default_factory=dict)
+    """The entries of the inputs at the positions of each stack."""
 
     @classmethod
     def open(cls, module: nn.Module, inputs: ModuleInputs, name: str = "module") -> AnyModule:
@@ -88,13 +92,26 @@ class AnyModule(ExternalAdapter):
 
         random_state = torch.get_rng_state()
         try:
-            order, parts, verification, shape = cached(module, called, lambda: _open(module, named))
+            order, parts, verification, shape, placements = cached(module, called, lambda: _open(module, named))
         finally:
             if draws_random_numbers(module):
                 torch.set_rng_state(random_state)
         text = text_without_batch(named)
         read = order.batch_first(named) if text is None else named | {text: named[text][None]}
-        return cls(OpenedModel(module, **parts), shape, verification, name, read, named)
+        return cls(OpenedModel(module, **parts), shape, verification, name, read, named, placements)
+
+    def reopened(self) -> AnyModule:
+        """The module opened anew with these inputs, as it now computes other operations than when it was opened.
+
+        Raises `InputError` if a recorded run of these inputs differs from the module itself.
+        """
+        cache_of(self.opened.module).found = {}
+        again = type(self).open(self.opened.module, self.given, self.name)
+        try:
+            again.opened.verify(again.inputs, again.inputs, _n_batch(again.inputs))
+        except ChangedLayoutError as error:
+            raise _unsteady(self.opened.module, error) from error
+        return again
 
     @property
     def is_positions_first(self) -> bool:
@@ -125,8 +142,9 @@ class AnyModule(ExternalAdapter):
         """Record a run; see `xformer.record`."""
         inputs = self.inputs_of(example)
         activations = self.opened.run(inputs, n_batch=_n_batch(inputs), edits=edits, keep=keep)
-        tokens = example.input_ids[:, example.input_ids[0] != ADDED]
-        return Trace(None, tokens, example.target, tuple(edits), activations, added=self.shape.added)
+        is_own = example.input_ids[0] != ADDED
+        added = (0, 0) if bool(is_own.all()) else self.shape.added
+        return Trace(None, example.input_ids[:, is_own], example.target, tuple(edits), activations, added=added)
 
     def unembed(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """The module's output for a final stream state. Raises `InputError` if it is not a function of that alone."""
@@ -147,17 +165,25 @@ class AnyModule(ExternalAdapter):
         """Estimate the memory of a recorded run in bytes, from shapes alone."""
         return recorded_bytes(self.shape, *lengths(example))
 
-    def _positions(self, stack: str, index: int) -> Int[Tensor, "1 pos"]:
+    def _positions(self, stack: Stack, index: int) -> Int[Tensor, "1 pos"]:
         """The tokens that a stack reads, or position numbers."""
         streams = _tensors(self.inputs) if self.shape.is_encoder_decoder else _ids_of(self.inputs)
-        added = self.shape.added if index == 0 else (0, 0)
-        if index < len(streams) and not streams[index].is_floating_point():
-            return with_added(streams[index].cpu(), added)
+        placed, n_batch = self.placements.get(stack, Placement()), _n_batch(self.inputs)
+        is_flattened = n_batch > 1 and bool(self.opened.plan.layers) and self.opened.plan.batch is None
+        has_ids = index < len(streams) and not streams[index].is_floating_point()
+        if has_ids and placed == Placement() and not is_flattened:
+            return streams[index].cpu()
         own = [site for site in self.shape.attention if site.stack == stack]
         site = next((site for site in own if not site.is_cross), own[0])
-        n_query, n_key = self._lengths[f"{site.path}.pattern"]
-        n = (n_query if site.is_cross else n_key) - sum(added)
-        return with_added(torch.arange(n)[None], added).expand(_n_batch(self.inputs), -1)
+        is_of_keys = f"{site.path}.query" in self.shape.numbered and not site.is_cross
+        n = self._lengths[f"{site.path}.pattern"][1 if is_of_keys else 0]
+        if has_ids:
+            found = placed.of(streams[index].cpu())
+            if found.shape[1] == n and not (placed.is_numbered or is_flattened):
+                return found
+            placed = Placement()  # positions are numbered
+        entries = torch.arange(n - sum(placed.added) + sum(placed.dropped))
+        return placed.of(entries[None]).expand(n_batch, -1)
 
     @cached_property
     def _lengths(self) -> dict[str, tuple[int, int]]:
@@ -278,7 +304,9 @@ def _ordered(module: nn.Module, inputs: Inputs) -> tuple[Inputs, AttentionPlan, 
     return planning(inputs)
 
 
-def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape]:
+def _open(
+    module: nn.Module, inputs: Inputs
+) -> tuple[StreamOrder, dict[str, Any], Verification, ModelShape, dict[Stack, Placement]]:
     if not _tensors(inputs) and text_without_batch(inputs) is None:
         got = ", ".join(type(value).__name__ for value in inputs.values()) or "none"
         raise InputError(
@@ -291,16 +319,25 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any
     with preserve_state(module), torch.no_grad(), detect_randomness(module):
         path = output_path(call(module, here), here, module)
 
-    def opening(inputs: Inputs, n_target: int | None) -> tuple[OpenedModel, Verification, dict[str, Tensor]]:
+    def opening(
+        inputs: Inputs, n_target: int | None, *, is_alone: bool = False
+    ) -> tuple[OpenedModel, Verification, dict[str, Tensor]]:
         examples, streams = _examples(module, call, inputs, n_target)
-        is_positions_first = order.axis == 1
+        if is_alone:
+            examples, streams = examples[:1], Streams(n_target, are_several=len(_streams(inputs)) > 1)
         shown = partial(_shown, order, path)
         return open_module(
-            module, call, shown, examples, streams, _ids_of, plan=plan, is_positions_first=is_positions_first
+            module, call, shown, examples, streams, _ids_of, plan=plan, is_positions_first=order.axis == 1
         )
 
     try:
         opened, verification, run = opening(probed, n_target)
+    except ChangedLayoutError:  # the number of its layers changes with that of the positions
+        try:
+            opened, verification, run = opening(inputs, None, is_alone=True)
+        except ChangedLayoutError as error:
+            raise _unsteady(module, error) from error
+        probed = inputs
     except InputError:
         if n_target is None:
             raise
@@ -310,25 +347,37 @@ def _open(module: nn.Module, inputs: Inputs) -> tuple[StreamOrder, dict[str, Any
     sizes = [table.num_embeddings for table in tables if isinstance(table, nn.Embedding)]
     is_causal = {one.stack for one in opened.layout.attention} == {"decoder"}
     n_inputs = max([*sizes[:1], *(int(ids.max()) + 1 for ids in _ids_of(inputs))], default=0)
-    added = _added(opened, probed, run) if n_target is None else (0, 0)
+    placements = dict(_placements(opened, probed, n_target))
+    opened.layout.numbered |= {axis for one in placements.values() for axis in one.others}
+    added = placements.get(opened.layout.attention[0].stack, Placement()).added
     shape = shape_of(opened, run, is_causal=is_causal, max_len=None, n_inputs=n_inputs, added=added)
-    return order, opened.parts, verification, shape
+    return order, opened.parts, verification, shape, placements
+
+
+def _unsteady(module: nn.Module, error: ChangedLayoutError) -> InputError:
+    name = type(module).__name__
+    return InputError(
+        f"What {name} computes changes from one call to the next, or with the number of positions, so its attention cannot be "
+        f"read; try a longer input. {error.what}."
+    )
+
+
+def _placements(opened: OpenedModel, inputs: Inputs, n_target: int | None) -> Iterator[tuple[Stack, Placement]]:
+    """The entries of the inputs at the positions of each stack."""
+    streams = _streams(inputs)
+    if n_target is None:  # labels are those of tokens, if there are any
+        streams = {name: one for name, one in streams.items() if not one.is_floating_point()} or streams
+    stacks: list[Stack] = sorted({site.stack for site in opened.layout.attention}, reverse=True)  # the encoder first
+    for at, stack in enumerate(stacks):
+        name, value = list(streams.items())[0 if n_target is None else at]
+        sites = [one for one in opened.layout.attention if one.stack == stack and not one.is_cross]
+        if sites and value.dim() == (3 if value.is_floating_point() else 2):
+            yield stack, placement(opened, inputs, name, sites, _n_batch(inputs))
 
 
 def _shown(order: StreamOrder, path: Sequence[Any], returned: Any) -> Tensor:
     """The shown output of a return value, with the batch first."""
     return order.turned(output_at(returned, path))
-
-
-def _added(opened: OpenedModel, inputs: Inputs, run: Mapping[str, Tensor]) -> tuple[int, int]:
-    """The numbers of positions that a module adds before and after those of its first stream."""
-    name, value = next(iter(_streams(inputs).items()))
-    n_read = run[f"{opened.layout.attention[0].path}.pattern"].shape[-2]
-    is_stream = value.dim() == 2 if not value.is_floating_point() else value.dim() == 3
-    if not is_stream or n_read == value.shape[1]:
-        return 0, 0
-    other = -value - 1 if value.is_floating_point() else (value + 1) % max(2, int(value.max()) + 1)
-    return added_positions(opened, inputs, inputs | {name: other}, value.shape[1], _n_batch(inputs))
 
 
 OUTPUT_NAMES = ("logits", "prediction_logits", "last_hidden_state", "prediction_outputs", "language_output")

@@ -32,6 +32,7 @@ from xformer.adapters.on_demand import DeferredAttention, attend_and_reduce
 from xformer.adapters.probe import ActiveRun, AttentionCall, active_run
 from xformer.errors import EditError, InputError
 from xformer.layer_path import Kind, LayerPath, Stack
+from xformer.program.backwards import is_distribution
 from xformer.program.plan import COUNTED, AttentionPlan, WatchedOperand, WatchedTensor
 from xformer.program.record import Address, Watcher, tensors_in
 from xformer.tape import SILENT, AnyTape, Tape, TapeAt
@@ -164,7 +165,14 @@ def _cut(added: Any, key: Tensor) -> Any:
 
 
 class ChangedLayoutError(EditError):
-    """A run computed other attention than the model did when it was opened."""
+    """A run computed other attention than the model did when it was opened; `what` says what changed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} since the model was opened, so its attention cannot be trusted; use an input like the first one, or a "
+            "copy of the model."
+        )
+        self.what = what
 
 
 class PlannedAttention(Watcher):
@@ -220,14 +228,14 @@ class PlannedAttention(Watcher):
             n, known = self._counts[place], wanted.get(place, 0)
             if known is not None and n != known:
                 where = place[0] or "the model"
-                raise ChangedLayoutError(_changed(f"Calls of {place[1]} in {where} changed from {known} to {n}"))
+                raise ChangedLayoutError(f"Calls of {place[1]} in {where} changed from {known} to {n}")
 
     def _fits(self, value: Any, watched: WatchedTensor | WatchedOperand) -> Tensor:
         """The tensor at a place of the plan. Raises `ChangedLayoutError` if it has another number of axes."""
         if not isinstance(value, Tensor) or value.dim() != len(watched.layout.factors):
             address = watched.address
             where = address.module or "the model"
-            raise ChangedLayoutError(_changed(f"What {address.name} computes in {where} changed"))
+            raise ChangedLayoutError(f"What {address.name} computes in {where} changed")
         return value
 
     def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
@@ -253,7 +261,7 @@ class PlannedAttention(Watcher):
         if name == "scores":
             self._begun.add((layer, number))
         elif (layer, number) not in self._begun:
-            raise ChangedLayoutError(_changed("The operation that computes scores changed"))
+            raise ChangedLayoutError("The operation that computes scores changed")
         heads = watched.layout.to_heads(value)
         changed = getattr(self, f"_{name}")(layer, number, heads)
         if changed is heads:
@@ -386,13 +394,6 @@ class _PieceTape(TapeAt):
         return value if name == "causal" else self._pass(name, value)
 
 
-def _changed(what: str) -> str:
-    return (
-        f"{what} since the model was opened, so its attention cannot be trusted; use an input like the first one, or a copy of "
-        "the model."
-    )
-
-
 def _check_only_masks(wanted: Tensor, allowed: Tensor) -> None:
     if bool((wanted & ~allowed).any()):
         raise EditError(
@@ -456,6 +457,4 @@ def is_pattern(one: Any) -> bool:
     """Whether each row is a distribution, or all zero. The average of several heads counts as one head."""
     if not isinstance(one, Tensor) or one.dim() not in (3, 4) or not one.is_floating_point() or not one.numel():
         return False
-    total = one.detach().float().sum(dim=-1)
-    is_normalised = ((total - 1).abs() < 1e-3) | (total == 0)
-    return bool((one >= 0).all() and is_normalised.all() and total.any())
+    return is_distribution(one.detach())

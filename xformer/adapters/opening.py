@@ -224,10 +224,8 @@ class OpenedModel:
         else:
             output = self.attached_call(inputs, run)
         if run.n_attentions != len(self.layout.paths):
-            raise ChangedLayoutError(
-                f"This run called {run.n_attentions} attention layers, but the model had {len(self.layout.paths)} when it was "
-                "opened, so their names cannot be trusted; use an input like the first one."
-            )
+            known = len(self.layout.paths)
+            raise ChangedLayoutError(f"The number of attention layers changed from {known} to {run.n_attentions}")
         tape(self.output_name, self.output_of(output))
         if self.output == "vectors" and (pooled := _pooled(output)) is not None:
             tape("pooled", pooled)

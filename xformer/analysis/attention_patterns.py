@@ -496,7 +496,8 @@ def focus(reading: Reading, *, layer: int, head: int) -> Focus:
     if off <= ALMOST_EVEN:
         return Focus("uniform", off)
     shares, chances = weights.mean(dim=0).tolist(), even.mean(dim=0).tolist()  # [key]
-    tokens = reading.trace.read_by("encoder" if site.is_cross else site.stack)[0].tolist()
+    stack = reading.adapter.shape.stacks_of(site)[1]
+    tokens = [] if stack is None else reading.trace.read_by(stack)[0].tolist()
     places: dict[int, list[int]] = {}
     for key in range(len(shares)):  # image patches are not tokens
         places.setdefault(tokens[key] if len(tokens) == len(shares) else key, []).append(key)

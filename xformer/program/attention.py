@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from xformer.program.axes import Atom, Product, bases, has_inputs
+from xformer.program.axes import Atom, Axis, Product, bases, has_inputs
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, has_positions
+from xformer.program.backwards import KERNELS, UNFOLLOWED, Backwards, Normaliser, base_of, has_positions, sums_nothing
 from xformer.program.heads import HeadLayout, Operand, OtherAxisError, Role, Roles, UnreadableError, Z
+from xformer.program.product_rules import is_divided
 from xformer.program.record import UNSEEN, Operation, Program, Value
 
 PARTS = {
@@ -58,6 +59,8 @@ class FoundAttention:
     """The fused function that computes all of it, as `scaled_dot_product_attention`."""
     operands: Mapping[str, Operand] = field(default_factory=dict)
     """Queries, keys and values by name (q, k, v), except those whose heads are in another order than the scores'."""
+    softmax: Operand | None = None
+    """The output of the softmax; the pattern where its axes are not told apart. None in a fused function."""
     chain: tuple[Operation, ...] = ()
     """The operations between the product of queries and keys and the scores, in order."""
 
@@ -92,7 +95,10 @@ class Refusal:
         return f"{self.reason}{where}"
 
 
-_SATURATING = ("gumbel_softmax", "exp", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square", "pow")
+_SATURATING = (
+    "gumbel_softmax", "exp", "exp2", "expm1", "softmin", "sigmoid", "relu", "tanh", "softplus", "elu", "silu", "gelu", "square",
+    "pow",
+)  # fmt: skip
 
 
 class AttentionFinder:
@@ -110,6 +116,8 @@ class AttentionFinder:
         self.refused: list[Refusal] = []
         self.notes: list[str] = []
         """Where attention may be hidden."""
+        self.needs_numbers = False
+        """Whether weights come from exponentials, so that the numbers of a run tell more; see `Backwards`."""
         self._seen: set[Value] = set()
         for operation in program.operations:
             if operation.name in KERNELS:
@@ -121,7 +129,11 @@ class AttentionFinder:
                 for side, value in enumerate((product.left, product.right)):
                     if value.is_from_inputs and self._values_product(product, side):
                         break
-            elif operation.name in UNFOLLOWED and Backwards(axes).has_softmax(operation.inputs):
+            elif (
+                operation.name in UNFOLLOWED
+                and not sums_nothing(operation)
+                and Backwards(axes).has_softmax(operation.inputs)
+            ):
                 self.refused.append(Refusal(operation, f"{operation.name} of these operands is not followed"))
 
     def _note_unseen(self, operation: Operation) -> None:
@@ -219,6 +231,8 @@ class AttentionFinder:
         joined = [one for one in chain if one.name in ("cat", "concat") and _n_products(one, self.axes) > 1]
         if joined:
             raise UnreadableError("its scores are joined from several products, as for keys of a memory")
+        if _are_heads(product.shared, product.rows, product.columns):
+            raise UnreadableError(_BETWEEN_HEADS)
         if all(map(has_inputs, product.contracted)) and not all(map(self.axes.is_features, product.contracted)):
             raise UnreadableError("it attends between channels, not between positions")
         roles = Roles(self.axes, product)
@@ -265,8 +279,19 @@ class AttentionFinder:
             bool(roles.queries(product)),
             roles.sliced(product),
             operands={name: one for name, one in operands.items() if one is not None},
+            softmax=self._softmax(normaliser, roles, Operand(weights, pattern_layout)),
             chain=chain,
         )
+
+    def _softmax(self, normaliser: Normaliser, roles: Roles, pattern: Operand) -> Operand:
+        """The output of a softmax, which may have other axes than its scores."""
+        result = normaliser.operation.result
+        if self.axes.of(result) == self.axes.of(normaliser.scores):
+            return Operand(result, roles.layout(normaliser.scores))
+        try:
+            return Operand(result, roles.layout(result))
+        except UnreadableError:  # as of rows
+            return pattern
 
     def _kernel(self, operation: Operation) -> None:
         """A fused function; the layout of its queries is that of its result."""
@@ -275,6 +300,9 @@ class AttentionFinder:
         is_multi_head = operation.name == "multi_head_attention_forward"  # [pos, batch, d_model]
         rows, shared = (axes[0], axes[1:-1]) if is_multi_head else (axes[-2], axes[:-2])
         keys = self.axes.of(operation.inputs[1])[0 if is_multi_head else -2]
+        if _are_heads([atom for axis in shared for atom in axis], rows, keys):
+            self.refused.append(Refusal(operation, _BETWEEN_HEADS))
+            return
         if not (has_inputs(rows) or has_inputs(keys)) and any(has_inputs(axis) for axis in shared[1:]):
             return  # at each position over something else, as over the layers of a model
         try:
@@ -325,7 +353,12 @@ class AttentionFinder:
                 reason = _MIXED
             else:
                 by = f"from {used.name}" if used else "straight from the product of queries and keys"
-                reason = f"its weights come {by}, not from a softmax"
+                is_softmax_perhaps = used is not None and (
+                    base_of(used) is not None or used.name in ("expm1", "softmin")
+                )
+                how = "in steps that are not recognised as a softmax" if is_softmax_perhaps else "not from a softmax"
+                reason = f"its weights come {by}, {how}"
+                self.needs_numbers |= is_softmax_perhaps
             self.refused.append(Refusal(mixing or used or product.operation, reason))
             return
 
@@ -337,6 +370,17 @@ _NEAR = 12
 """The number of operations within which two reasons concern the same attention."""
 _OUT_OF_SIGHT = "code whose steps cannot be observed (scripted, compiled, vectorised or NumPy)"
 _NOT_SEEN = "; attention inside it is not in the reading."
+
+
+_BETWEEN_HEADS = (
+    "it attends between the heads of each position, as its operands are [batch, pos, head, d_head] and not "
+    "[batch, head, pos, d_head]; transpose their axes 1 and 2"
+)
+
+
+def _are_heads(shared: Sequence[Atom], rows: Axis, columns: Axis) -> bool:
+    """Whether queries and keys are divisions of a projection, at each position of each text."""
+    return sum(atom.origin == "input" for atom in shared) > 1 and is_divided(rows) and is_divided(columns)
 
 
 def _written(what: str, writes: Sequence[Operation]) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xformer.program.axes import Product, argument, has_inputs
+from torch import Tensor
+
+from xformer.program.axes import Axis, Product, argument, has_inputs
 from xformer.program.axis_tracker import AxisTracker
 from xformer.program.record import UNSEEN, Operation, Value
 
@@ -26,6 +28,14 @@ _OPAQUE = {
 UNFOLLOWED = ("einsum", "tensordot", "multi_dot", "chain_matmul", "bilinear", "inner")
 _BORDERS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "embedding", "conv1d", "conv2d", "conv3d")
 _SOFTMAX = ("softmax", "log_softmax")
+_CARRIED = (
+    "masked_fill", "where", "mul", "tril", "triu", "clamp", "clamp_min", "transpose", "swapaxes", "permute", "mT", "contiguous",
+    "clone", "to", "float",
+)  # fmt: skip
+"""What exponentials may pass through before they are divided by their sum: masks, and views with the same axes."""
+NORMALISED = ("div", "mul", "exp", "einsum")
+"""The functions whose numbers tell whether they complete a softmax that is not spelled as one."""
+_FLAT = ("view", "reshape", "flatten")
 _REDUCTIONS = (
     "sum", "mean", "max", "amax", "min", "amin", "logsumexp", "norm", "argmax", "argmin", "all", "any", "prod",
 )  # fmt: skip
@@ -89,26 +99,42 @@ class Backwards:
 
     def _normaliser(self, operation: Operation) -> Normaliser | None:
         if operation.name == "softmax":
-            source = operation.inputs[0]
-            dim = argument(operation, 1, "dim")
-            return None if dim is None else Normaliser(operation, source, int(dim) % max(1, len(source.shape)))
-        if (
-            operation.name == "exp"
-            and (inner := operation.inputs[0].operation) is not None
-            and inner.name == "log_softmax"
-        ):
-            source = inner.inputs[0]
-            return Normaliser(operation, source, int(argument(inner, 1, "dim")) % len(source.shape))
+            source, dim = operation.inputs[0], argument(operation, 1, "dim")
+            return None if dim is None else self._over(operation, source, self._axis(source, dim))
         if operation.name == "exp":
-            return self._minus_logsumexp(operation)
+            inner = operation.inputs[0].operation
+            if inner is None or inner.name != "log_softmax":
+                return self._minus_logsumexp(operation) or self._normalised(operation)
+            return self._over(operation, inner.inputs[0], self._axis(inner.inputs[0], argument(inner, 1, "dim")))
         if operation.name in ("div", "mul") and len(operation.inputs) == 2:
-            return self._divided_by_sum(operation)
+            return self._divided_by_sum(operation) or self._normalised(operation)
+        if sums_nothing(operation):
+            return self._normalised(operation)
         if operation.name == "normalize" and argument(operation, 1, "p") == 1:
             numerator = operation.inputs[0]
             exponent = self._exponent(numerator)
-            dim = int(argument(operation, 2, "dim", 1)) % len(numerator.shape)
-            return None if exponent is None else Normaliser(operation, exponent[0], dim, exponent[1])
+            axis = self._axis(numerator, argument(operation, 2, "dim", 1))
+            return None if exponent is None else self._over(operation, exponent[0], axis, exponent[1])
         return None
+
+    def _axis(self, value: Value, dim: int) -> Axis:
+        return self.axes.of(value)[int(dim) % len(value.shape)] if value.shape else ()
+
+    def _over(
+        self,
+        operation: Operation,
+        scores: Value,
+        axis: Axis,
+        base: float = math.e,
+        added: Literal["", "constant", "variable"] = "",
+    ) -> Normaliser | None:
+        """A softmax over an axis of the scores, before they were flattened."""
+        while (before := scores.operation) is not None and before.name in _FLAT:
+            if axis not in self.axes.of(before.inputs[0]):
+                break
+            scores = before.inputs[0]
+        at = next((at for at, one in enumerate(self.axes.of(scores)) if one == axis), None)
+        return None if at is None else Normaliser(operation, scores, at, base, added)
 
     def _minus_logsumexp(self, operation: Operation) -> Normaliser | None:
         """exp(scores − logsumexp(scores))"""
@@ -118,7 +144,8 @@ class Backwards:
         scores, total = inner.inputs
         if total.operation is None or total.operation.name != "logsumexp" or total.operation.inputs[0] is not scores:
             return None
-        return Normaliser(operation, scores, int(argument(total.operation, 1, "dim")) % len(scores.shape))
+        dim = argument(total.operation, 1, "dim")
+        return self._over(operation, scores, self._axis(scores, dim[0] if isinstance(dim, tuple) else dim))
 
     def _divided_by_sum(self, operation: Operation) -> Normaliser | None:
         """exp(scores) / exp(scores).sum(dim), also as a product with 1 / sum"""
@@ -149,16 +176,36 @@ class Backwards:
         dim = dim[0] if isinstance(dim, tuple | list) else dim
         if exponent is None or dim is None:
             return None
-        return Normaliser(operation, exponent[0], int(dim) % len(numerator.shape), exponent[1], added)
+        return self._over(operation, exponent[0], self._axis(numerator, dim), exponent[1], added)
+
+    def _normalised(self, operation: Operation) -> Normaliser | None:
+        """exp(scores) with a factor or a divisor, or of a difference, where the numbers of this run sum to 1 over an axis."""
+        if operation.result.tensor is None:
+            return None
+        source = operation if operation.name != "exp" else operation.inputs[0].operation
+        pairs = [] if source is None or len(source.inputs) != 2 else [source.inputs[:2], source.inputs[1::-1]]
+        if source is not operation and source is not None and source.name != "sub":
+            return None
+        for numerator, other in pairs if operation.name in ("mul", "einsum") else pairs[:1]:
+            exponent = (numerator, math.e) if operation.name == "exp" else self._exponent(numerator)
+            axes, others = self.axes.of(operation.result), self.axes.of(other)
+            summed = [at for at, one in enumerate(axes) if one and one not in others]
+            if exponent and len(summed) == 1 and is_distribution(operation.result.tensor.movedim(summed[0], -1)):
+                return self._over(operation, exponent[0], axes[summed[0]], exponent[1])
+        return None
 
     def _exponent(self, value: Value) -> tuple[Value, float] | None:
         """The scores of which a value is the exponential, without a subtracted maximum, and the base of the exponential."""
         operation = value.operation
-        while operation is not None and operation.name in ("masked_fill", "mul", "where"):
-            operation = next((one.operation for one in operation.inputs if one.dtype.is_floating_point), None)
-        if operation is None or operation.name not in ("exp", "exp2"):
+        if operation is None:
             return None
-        source, base = operation.inputs[0], 2.0 if operation.name == "exp2" else math.e
+        if operation.name in _CARRIED or sums_nothing(operation):
+            found = [exponent for one in _same_kind(operation) if (exponent := self._exponent(one)) is not None]
+            return found[0] if len(found) == 1 else None
+        base = base_of(operation)
+        if base is None:
+            return None
+        source = operation.inputs[0]
         inner = source.operation
         if inner is not None and inner.name == "sub" and len(inner.inputs) == 2:
             subtracted = inner.inputs[1].operation
@@ -203,7 +250,7 @@ class Backwards:
         """Whether the weights, or the exponentials that they were computed from, were masked."""
         operation = weights.operation
         while operation is not None and operation.name not in ("exp", "exp2", *_SOFTMAX):
-            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem"):
+            if operation.name in ("masked_fill", "where", "mul", "tril", "triu", "setitem") or sums_nothing(operation):
                 return True
             operation = next((one.operation for one in _same_kind(operation)), None)
         return False
@@ -244,9 +291,34 @@ def has_positions(product: Product) -> bool:
     return product.left.is_from_inputs or product.right.is_from_inputs
 
 
+def base_of(operation: Operation) -> float | None:
+    """What an operation raises to the power of its argument: e for `exp`, 2 for `exp2` and `2**scores`; None for others."""
+    if operation.name == "pow":
+        is_reflected = getattr(operation.function, "__name__", "") == "__rpow__"
+        base = operation.args[1 if is_reflected else 0]
+        return float(base) if isinstance(base, int | float) else None
+    return {"exp": math.e, "exp2": 2.0}.get(operation.name)
+
+
+def sums_nothing(operation: Operation) -> bool:
+    """Whether an einsum multiplies its operands as they are, as "bhqk,bhq->bhqk"."""
+    equation = operation.args[0] if operation.name == "einsum" else ""
+    given, _, result = equation.partition("->") if isinstance(equation, str) else ("", "", "")
+    return bool(result) and set(given) <= {*result, ",", " "}
+
+
+def is_distribution(weights: Tensor) -> bool:
+    """Whether every row is a distribution, or all zero."""
+    total = weights.float().sum(dim=-1)
+    is_normalised = ((total - 1).abs() < 1e-3) | (total == 0)
+    return bool((weights >= 0).all() and is_normalised.all() and total.any())
+
+
 def _is_transparent(operation: Operation) -> bool:
     if operation.name in ("max", "min") and len(operation.inputs) == 2:
         return True  # of two tensors, an elementwise function
+    if sums_nothing(operation):
+        return True
     return operation.name not in _OPAQUE and operation.name not in _REDUCTIONS and operation.name not in KERNELS
 
 

@@ -72,7 +72,7 @@ class AttentionOperations:
     @property
     def softmax(self) -> Float[Tensor, "batch head query key"] | None:
         """The output of the softmax, of the shape of the scores; None as `scores`."""
-        return self._joined([(one.normaliser.operation.result, one.layout) for one in self.heads])
+        return self._joined([one.softmax for one in self.heads if one.softmax is not None])
 
     @property
     def q(self) -> Float[Tensor, "batch head query d_head"] | None:

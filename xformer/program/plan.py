@@ -20,7 +20,7 @@ from torch import nn
 
 from xformer.program.attention import AttentionFinder, FoundAttention, Refusal
 from xformer.program.axis_tracker import AxisTracker
-from xformer.program.backwards import KERNELS
+from xformer.program.backwards import KERNELS, NORMALISED
 from xformer.program.heads import HeadLayout
 from xformer.program.inputs import Call, Inputs, larger
 from xformer.program.record import Address, Operation, Program, Value, record
@@ -105,8 +105,11 @@ def plan_attention(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPl
 
 
 def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
-    program = record(module, lambda: call(module, inputs), inputs)
-    finder = AttentionFinder(program, AxisTracker(program))
+    for kept in ((), NORMALISED):
+        program = record(module, lambda: call(module, inputs), inputs, keep_of=kept)
+        finder = AttentionFinder(program, AxisTracker(program))
+        if not finder.needs_numbers:
+            break
     layers, refused = layers_of(program, finder)
     refused += (one for found in finder.found for one in _changed_views(found, finder.axes))
     refused += _other_axes(finder.found)
@@ -149,22 +152,32 @@ def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[Foun
     refused = list(finder.refused)
     consumers = _consumers(program)
     layers: list[list[FoundAttention]] = []
-    for found in finder.found:
+    for found in sorted(finder.found, key=_begin):
         if layers and _is_another_head(layers[-1], found, consumers):
             layers[-1].append(found)
         else:
             layers.append([found])
     for one, other in pairwise(layers):
-        if _is_same_loop(one[-1], other[0]):
-            refused.append(Refusal(other[0].first, f"it is computed piece by piece in a loop over {_loop(one[-1])}"))
+        if _are_pieces(one[-1], other[0], finder.axes):
+            is_loop = one[-1].first.site == other[0].first.site
+            how = "piece by piece in a loop over" if is_loop else "in several pieces, over"
+            refused.append(Refusal(other[0].first, f"it is computed {how} {_divided(one[-1])}"))
             break
     return layers, refused
 
 
-def _loop(found: FoundAttention) -> str:
-    """What the turns of a loop are over."""
+def _begin(found: FoundAttention) -> int:
+    """The index of the operation that completes its scores; layers are in this order, in which a run meets them."""
+    assert found.scores.operation is not None
+    return found.scores.operation.index
+
+
+def _divided(found: FoundAttention) -> str:
+    """What the pieces of an attention are parts of."""
     if not found.has_queries:
         return "its queries"
+    if _is_of_one_text(found):
+        return "its batch"
     sides = {"query": "its queries", "key": "its keys"}
     return "windows of positions" if len(found.sliced) > 1 else sides.get("".join(found.sliced), "its input")
 
@@ -241,13 +254,34 @@ def _sources(found: FoundAttention) -> set[int]:
     return set() if product is None else {id(atom.root) for atom in (*product.rows, *product.columns)}
 
 
-def _is_same_loop(one: FoundAttention, other: FoundAttention) -> bool:
-    """Whether two attentions of several heads are turns of one loop, neither of which depends on the other."""
+def _are_pieces(one: FoundAttention, other: FoundAttention, axes: AxisTracker) -> bool:
+    """Whether two attentions are parts of one, neither of which depends on the other; layers stand elsewhere in the code."""
     first, second = one.first, other.first
-    one_call, other_call = ((address.module, address.call) for address in (first.address, second.address))
-    is_same_call = one_call == other_call or (one_call[0] == other_call[0] and bool(one.sliced or other.sliced))
-    is_alike = first.line == second.line and is_same_call and _sources(one) == _sources(other)
-    return is_alike and not _depends(other, {one.last})
+    is_same_module = first.address.module == second.address.module
+    if not is_same_module or _sources(one) != _sources(other) or _weights(one, axes) != _weights(other, axes):
+        return False
+    if not (one.has_queries or other.has_queries):
+        return first.site == second.site  # one query after the other, as in a recurrent decoder
+    is_part = all(each.sliced or _is_of_one_text(each) for each in (one, other))
+    is_turn = first.site == second.site and first.address.call == second.address.call
+    return (is_part or is_turn) and not _depends(other, {one.last})
+
+
+def _weights(found: FoundAttention, axes: AxisTracker) -> set[str]:
+    """The weights that its queries and keys come from."""
+    query, key = (found.first.inputs[at] for at in range(2))
+    contracted = (axes.of(query)[-1], axes.of(key)[-1]) if found.product is None else found.product.contracted
+    return {atom.root.name for axis in contracted for atom in axis}
+
+
+def _is_of_one_text(found: FoundAttention) -> bool:
+    """Whether it is between the positions of one text of a batch."""
+    names = set() if found.product is None else {atom.root.name for atom in found.product.rows}
+    return (
+        found.batch is None
+        and any(name.endswith(":1") for name in names)
+        and not any(name.endswith(":0") for name in names)
+    )
 
 
 def _depends(found: FoundAttention, on: set[Operation]) -> bool:
@@ -275,11 +309,11 @@ def _joins(found: FoundAttention, consumers: Mapping[Value, list[Operation]]) ->
     value = found.z
     for _ in range(40):
         following = consumers.get(value, [])
+        if joining := {one for one in following if one.name in _JOINING}:
+            return joining
         if len(following) != 1:
             break
         operation = following[0]
-        if operation.name in _JOINING:
-            return {operation}
         if operation.name == "add" and sum(one.is_from_inputs for one in operation.inputs) > 1:
             joins.add(operation)
         value = operation.result
@@ -294,20 +328,21 @@ def _merged(one: AttentionPlan, other: AttentionPlan) -> AttentionPlan:
         return replace(one, refused=other.refused)
     if len(one.layers) != len(other.layers):
         return one
-    layers = []
+    layers, is_exact = [], False  # whether the operations are those of these sizes alone, as after a loop
     for first, second in zip(one.layers, other.layers, strict=True):
         if len(first) != len(second):
             return replace(one, refused=(f"its heads change with the sizes of the input ({first[0].line})",))
-        if any(a != b for a, b in zip(_addresses(first), _addresses(second), strict=False)):
-            reason = f"the number of operations before it changes with the sizes of the input ({first[0].line})"
-            return replace(one, refused=(reason,))
+        pairs = [*zip(_addresses(first), _addresses(second), strict=False)]
+        is_exact |= any(a != b for a, b in pairs)
         n, mine, yours = _n_factors(second) - _n_factors(first), _layouts(first), _layouts(second)
+        if n > 0 and any((a.module, a.name) != (b.module, b.name) for a, b in pairs):
+            return replace(one, refused=(f"its operations change with the sizes of the input ({first[0].line})",))
         if n == 0 and mine != yours:
             return replace(one, refused=(f"its axes change with the sizes of the input ({first[0].line})",))
         merged = map(_with_layouts, first, second) if n > 0 else first
-        pairs = zip(merged, first, second, strict=True)
-        layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pairs))
-    mine, yours = one.counts, other.counts
+        pieces = zip(merged, first, second, strict=True)
+        layers.append(tuple(replace(piece, operands=_merged_operands(*both)) for piece, *both in pieces))
+    mine, yours = one.counts, one.counts if is_exact else other.counts
     counts = {place: mine.get(place) if mine.get(place) == yours.get(place) else None for place in {**mine, **yours}}
     return replace(one, layers=tuple(layers), batch=one.batch or other.batch, counts=counts)
 
@@ -332,9 +367,11 @@ def _with_layouts(piece: Piece, other: Piece) -> Piece:
 def _merged_operands(piece: Piece, other: Piece) -> tuple[WatchedOperand, ...]:
     """The operands that two passes agree on: those in which fewer axes are of size 1."""
     n, n_other = (sum(len(axis) for one in of.operands for axis in one.layout.factors) for of in (piece, other))
-    if not (n and n_other) or (n == n_other and piece.operands != other.operands):
+    mine, yours = ([one.layout for one in of.operands] for of in (piece, other))
+    if not (n and n_other) or (n == n_other and mine != yours):
         return ()
-    return piece.operands if n >= n_other else other.operands
+    layouts = mine if n >= n_other else yours
+    return tuple(replace(one, layout=layout) for one, layout in zip(piece.operands, layouts, strict=True))
 
 
 def _n_factors(layer: Sequence[Piece]) -> int:

@@ -99,6 +99,8 @@ class Operation:
     """The running modules, outermost first: the path of each, and the number of its earlier calls."""
     is_in_place: bool = False
     results: tuple[Value, ...] = ()
+    site: int = 0
+    """The place in the code of this call and of those around it, as a number: turns of one loop have the same."""
     callers: tuple[SourceLine, ...] = ()
     """Its line and those that called the function of each, innermost first, if asked for; functions by qualified names."""
 
@@ -156,12 +158,12 @@ def function_name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     if name == "__get__":  # a property of tensors, such as x.mT
         name = getattr(getattr(function, "__self__", None), "__name__", name)
-    name = name.strip("_")
-    return name[1:] if name in _REFLECTED else _IN_PLACE.get(name, name)
+    name = name.strip("_").removeprefix("special_")
+    return name[1:] if name in _REFLECTED else _SAME.get(name, name)
 
 
 _REFLECTED = {"radd", "rmul", "rsub", "rdiv", "rtruediv", "rmatmul", "rpow"}
-_IN_PLACE = {
+_SAME = {
     "iadd": "add",
     "isub": "sub",
     "imul": "mul",
@@ -169,6 +171,10 @@ _IN_PLACE = {
     "idiv": "div",
     "ipow": "pow",
     "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "multiply": "mul",
+    "subtract": "sub",
 }
 
 
@@ -330,6 +336,7 @@ class Recorder(Watcher):
         returned = func(*args, **kwargs)
         running = tuple((path, call) for path, call, _ in self._modules)
         operation = Operation(0, func, given, options, address, calling_line(), tuple(used), running)
+        operation.site = _calling_site()
         if self._with_callers:
             operation.callers = tuple(_calling_lines())
         found = tensors_in(returned)
@@ -425,7 +432,14 @@ class Recorder(Watcher):
                 value.tensor = value.tensor.clone()
 
 
-def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any], *, keep_bytes: int = 0) -> Program:
+def record(
+    module: nn.Module,
+    call: Callable[[], Any],
+    inputs: Mapping[str, Any],
+    *,
+    keep_bytes: int = 0,
+    keep_of: Collection[str] = (),
+) -> Program:
     """Record one call of a module.
 
     Args:
@@ -433,8 +447,9 @@ def record(module: nn.Module, call: Callable[[], Any], inputs: Mapping[str, Any]
         call: Calls it with `inputs`.
         inputs: Its inputs, by name.
         keep_bytes: The limit of the tensors that the program keeps.
+        keep_of: The functions whose arguments and results it keeps in any case.
     """
-    recorder = Recorder(module, inputs, keep_bytes=keep_bytes)
+    recorder = Recorder(module, inputs, keep_bytes=keep_bytes, keep_of=keep_of)
     with watched(module, recorder):
         returned = call()
     return recorder.finish(returned)
@@ -461,6 +476,15 @@ def calling_line() -> SourceLine | None:
     """The innermost line of source outside PyTorch and this package that is running now."""
     line = next(_calling_lines(), None)
     return None if line is None else line._replace(function=line.function.rpartition(".")[2])
+
+
+def _calling_site() -> int:
+    """The place in the code of every call that is running now, as a number."""
+    frame, places = inspect.currentframe(), []
+    while frame is not None:
+        places.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return hash(tuple(places))
 
 
 def _calling_lines() -> Iterator[SourceLine]:
