@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import xformer
 from tests.adapters.test_attachment import Block
 from xformer.analysis.attention_patterns import Focus, focus, token_names
+from xformer.errors import InputError
 
 IDS = torch.tensor([[5, 10, 4, 1, 9, 7]])
 TOKENS = ("5", "10", "4", "1", "9", "7")
@@ -321,3 +322,14 @@ def test_a_causal_layer_before_one_query_is_read() -> None:
     reading = xformer.read(LastOnLast().eval(), IDS)
     assert reading.tokens == TOKENS
     assert len(reading.attention) == 2
+
+
+def test_an_input_shorter_than_a_patch_is_refused() -> None:
+    def pairs(model: Changed, ids: Tensor) -> Tensor:
+        whole = ids[:, : ids.shape[1] // 2 * 2]
+        return model.embed(whole).unflatten(1, (-1, 2)).mean(dim=2)
+
+    model = Changed(pairs)
+    assert xformer.read(model, IDS).tokens == ("0", "1", "2")
+    with pytest.raises(InputError, match="no positions for this input"):
+        xformer.read(model, IDS[:, :1])

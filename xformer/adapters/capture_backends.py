@@ -231,11 +231,17 @@ class PlannedAttention(Watcher):
                 raise ChangedLayoutError(f"Calls of {place[1]} in {where} changed from {known} to {n}")
 
     def _fits(self, value: Any, watched: WatchedTensor | WatchedOperand) -> Tensor:
-        """The tensor at a place of the plan. Raises `ChangedLayoutError` if it has another number of axes."""
+        """The tensor at a place of the plan.
+
+        Raises:
+            ChangedLayoutError: It has another number of axes.
+            InputError: It is empty, as where an input is shorter than a patch.
+        """
+        where = watched.address.module or "the model"
         if not isinstance(value, Tensor) or value.dim() != len(watched.layout.factors):
-            address = watched.address
-            where = address.module or "the model"
-            raise ChangedLayoutError(f"What {address.name} computes in {where} changed")
+            raise ChangedLayoutError(f"What {watched.address.name} computes in {where} changed")
+        if not value.numel():
+            raise InputError(f"The attention in {where} has no positions for this input; give a longer one.")
         return value
 
     def _with_operand(self, args: tuple[Any, ...], layer: int, number: int, operand: WatchedOperand) -> tuple[Any, ...]:
