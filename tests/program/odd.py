@@ -695,6 +695,37 @@ class ChangedTransposed(Odd):
         return scores.softmax(-1)
 
 
+class ChangedZ(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        z = super().z(q, k, v)
+        z[:, 0].zero_()
+        return z
+
+
+class WrittenZ(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        z = super().z(q, k, v)
+        z[:, 0] = 0.0
+        return z
+
+
+class ChangedTransposedZ(Odd):
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        z = super().z(q, k, v)
+        joined = z.transpose(1, 2)
+        joined[:, :, 1] = 0.0
+        return joined.transpose(1, 2)
+
+
+class CopiedZ(Odd):
+    """What is changed in place is not z itself."""
+
+    def z(self, q: Tensor, k: Tensor, v: Tensor, *others: Tensor) -> Tensor:
+        z = super().z(q, k, v).clone()
+        z[:, 0].zero_()
+        return z
+
+
 class ReorderedHeads(Odd):
     def pattern(self, q: Tensor, k: Tensor) -> Tensor:
         return super().pattern(q, k)[:, [2, 1, 0]]
@@ -744,6 +775,7 @@ def past_keys(batch: int, n: int) -> tuple[Tensor, ...]:
 NOT_SEEN, NO_PRODUCT = "code whose steps cannot be observed", "not one product of queries and keys"
 BETWEEN_HEADS = "between the heads of each position, as its operands are [batch, pos, head, d_head]"
 CHANGED = "its {} are changed in place through a view with other axes, as a slice or a transpose (odd.py:"
+CHANGED_Z = "its z is changed in place in a slice, or through a view such as a transpose (odd.py:"
 _READ: dict[str, Callable[[], nn.Module]] = {
     "binary maximum": BinaryMaximum, "sink per query": SinkPerQuery, "class query": ClassQuery, "one key": OneKey,
     "learned query": LearnedQuery, "learned query, sdpa": LearnedQueryKernel, "padded keys": PaddedKeys,
@@ -753,7 +785,7 @@ _READ: dict[str, Callable[[], nn.Module]] = {
     "relative shift": RelativeShift, "bare": Bare, "stacked positions": StackedPositions,
     "reciprocal": Reciprocal, "differential, by outputs": DifferentialOutputs, "in a comprehension": InComprehension,
     "kept heads": KeptHeads, "landmarks": Landmarks,
-    "masked by rows": MaskedByRows, "after a loop": AfterLoop,
+    "masked by rows": MaskedByRows, "after a loop": AfterLoop, "copied z": CopiedZ,
 }  # fmt: skip
 _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "flex_attention, changed scores": (FlexChanged, "a score_mod of flex_attention"),
@@ -783,6 +815,9 @@ _REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "changed key": (ChangedKey, CHANGED.format("scores")),
     "changed head": (ChangedHead, CHANGED.format("weights")),
     "changed transposed": (ChangedTransposed, CHANGED.format("scores")),
+    "changed z": (ChangedZ, CHANGED_Z),
+    "written z": (WrittenZ, CHANGED_Z),
+    "changed transposed z": (ChangedTransposedZ, CHANGED_Z),
     "reordered heads": (ReorderedHeads, "its heads change their order between the softmax and the values"),
     "groups last": (GroupsLast, "its heads have another order in the product with the values than in the weights"),
     "between texts": (BetweenTexts, "it attends along another axis of the input than the layers before it"),

@@ -112,6 +112,7 @@ def _planned(module: nn.Module, call: Call, inputs: Inputs) -> AttentionPlan:
             break
     layers, refused = layers_of(program, finder)
     refused += (one for found in finder.found for one in _changed_views(found, finder.axes))
+    refused += _changed_z(program, finder.found)
     refused += _other_axes(finder.found)
     roots = sorted({found.batch.root.name for found in finder.found if found.batch is not None} - {""})
     batch = None
@@ -145,6 +146,18 @@ def _changed_views(found: FoundAttention, axes: AxisTracker) -> Iterator[Refusal
             yield Refusal(
                 writer, f"its {what} are changed in place through a view with other axes, as a slice or a transpose"
             )
+
+
+def _changed_z(program: Program, every: Sequence[FoundAttention]) -> Iterator[Refusal]:
+    """z of which a part is changed in place, or all through a view: the model goes on with other numbers than are recorded."""
+    own = {found.z for found in every}
+    for operation in program.operations if own else ():
+        changed, is_view = operation.inputs[0] if operation.is_in_place and operation.inputs else None, False
+        while changed is not None and changed not in own:
+            view = changed.operation
+            changed, is_view = (view.inputs[0], True) if view is not None and view.name in _VIEWS else (None, False)
+        if changed is not None and (is_view or operation.name == "setitem"):
+            yield Refusal(operation, "its z is changed in place in a slice, or through a view such as a transpose")
 
 
 def layers_of(program: Program, finder: AttentionFinder) -> tuple[list[list[FoundAttention]], list[Refusal]]:
@@ -300,6 +313,10 @@ def _depends(found: FoundAttention, on: set[Operation]) -> bool:
     return False
 
 
+_VIEWS = (
+    "getitem", "select", "narrow", "split", "chunk", "unbind", "diagonal", "transpose", "swapaxes", "permute", "movedim", "T",
+    "mT", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
+)  # fmt: skip
 _JOINING = ("cat", "concat", "concatenate", "stack", "hstack")
 
 
