@@ -79,7 +79,7 @@ FIRST: dict[str, tuple[Change, tuple[str, ...]]] = {
     "pairs": (lambda model, ids: model.embed(ids[:, ::2][:, : ids.shape[1] // 2]) + model.embed(ids[:, 1::2]), NUMBERS[:3]),
     "convolved": (lambda model, ids: model.convolution(F.pad(model.embed(ids).mT, (2, 0))).mT, TOKENS),
     "convolved and shifted": (lambda model, ids: model.convolution(F.pad(model.embed(ids).mT, (3, -1))).mT, SHIFTED),
-    "not told apart": (lambda model, ids: model.embed(ids.clamp(max=8)), TOKENS),
+    "not distinguished": (lambda model, ids: model.embed(ids.clamp(max=8)), TOKENS),
 }  # fmt: skip
 
 

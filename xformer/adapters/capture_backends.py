@@ -249,7 +249,7 @@ class PlannedAttention(Watcher):
         given = self._fits(args[operand.argument] if operand.argument < len(args) else None, operand)
         try:
             own = operand.layout.to_heads(given).clone()  # a cache of keys changes in later runs
-        except InputError:  # with one text and one position, axes of size 1 are not told apart
+        except InputError:  # with one text and one position, axes of size 1 are not distinguished
             return args
         heads = for_each_head(own, self._plan.layers[layer][number].pattern.layout.n_heads)
         changed = self._passed(layer, number, operand.name, heads)

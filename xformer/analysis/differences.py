@@ -294,7 +294,7 @@ def prediction_difference(readings: Sequence[Reading]) -> pd.DataFrame:
 
 
 def relabel(reading: Reading, name: str) -> Reading:
-    """Return the same run under another model name, so that runs of one model can be told apart in tables and charts.
+    """Return the same run under another model name, so that runs of one model can be distinguished in tables and charts.
 
     Args:
         reading: The run.

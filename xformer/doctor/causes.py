@@ -293,7 +293,7 @@ def _line_of_positions(value: Value, n: int) -> SourceLine | None:
 def cause_of_padding(model: TokenModel, plain: ModelCall, padded: ModelCall, row: int) -> Cause | None:
     """What is wrong in a run with padding: the mask of one of its attentions, or its positions."""
     assert padded.valid is not None
-    if len(padded.valid) == 1:  # heads that are flattened into a batch of one could not be told from it
+    if len(padded.valid) == 1:  # heads that are flattened into a batch of one could not be distinguished from it
         padded = stacked([padded, padded])
     valid = padded.valid
     assert valid is not None

@@ -287,7 +287,7 @@ class TokenModel:
         """Another argument for as many tokens and rows as a call has.
 
         Raises:
-            UnavailableError: It was given for fewer tokens, or its axes cannot be told apart.
+            UnavailableError: It was given for fewer tokens, or its axes cannot be distinguished.
         """
         if not isinstance(value, Tensor):
             return value
@@ -304,7 +304,7 @@ class TokenModel:
         n = lengths.setdefault(target[0].shape[1], target[1].shape[1])
         if n != target[1].shape[1]:
             raise UnavailableError(
-                "Source and target have as many tokens, so the axes of a given mask cannot be told apart; give other lengths."
+                "Source and target have as many tokens, so the axes of a given mask cannot be distinguished; try other lengths."
             )
         return lengths
 

@@ -236,7 +236,7 @@ def _call_of(model: Any, inputs: Any, tokenizer: Any) -> tuple[TokenModel, Model
 
 
 def _two_rows(call: ModelCall) -> ModelCall:
-    """Return the call with its only row twice: an axis of size 1 could not be told from others in the recorded operations."""
+    """Return the call with its only row twice: in recorded operations, an axis of size 1 looks like any other."""
     return call if len(call.tokens) > 1 else call.each(lambda value: torch.cat([value, value]))
 
 

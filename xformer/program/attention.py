@@ -60,7 +60,7 @@ class FoundAttention:
     operands: Mapping[str, Operand] = field(default_factory=dict)
     """Queries, keys and values by name (q, k, v), except those whose heads are in another order than the scores'."""
     softmax: Operand | None = None
-    """The output of the softmax; the pattern where its axes are not told apart. None in a fused function."""
+    """The output of the softmax; the pattern where its axes are not distinguished. None in a fused function."""
     chain: tuple[Operation, ...] = ()
     """The operations between the product of queries and keys and the scores, in order."""
 

@@ -127,7 +127,7 @@ def has_inputs(atoms: Sequence[Atom]) -> bool:
 
 
 def as_keys(axis: Axis) -> Axis:
-    """The same axis, told apart from an equal one of the queries."""
+    """The same axis, distinguished from an equal one of the queries."""
     return tuple(Atom(atom.size, atom.origin, atom.name, atom) for atom in axis)
 
 

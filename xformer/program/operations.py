@@ -202,7 +202,7 @@ def operations(module: nn.Module, inputs: ModuleInputs, *, keep_bytes: int = KEP
     """Record every tensor operation of a module's forward pass in eval mode. The module is left as it was found.
 
     Inputs of one text or one position are named from another pass with two, where the module takes them, so that axes of size 1
-    are told apart.
+    are distinguished.
 
     Args:
         module: Any module.

@@ -4,7 +4,7 @@
     plan.layers[0][0].pattern.layout.to_heads(tensor)            [batch, head, query, key]
 
 The plan is made with the inputs and, where the module allows it, again with one more text and one more position; all must
-agree. Axes of size 1 would otherwise not be told apart.
+agree. Axes of size 1 would otherwise not be distinguished.
 """
 
 from __future__ import annotations

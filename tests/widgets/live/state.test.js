@@ -37,7 +37,7 @@ test("invalid values of an address keep their defaults", () => {
   });
 });
 
-test("changes of the model can be told apart and undone, and leave the view alone", () => {
+test("changes of the model can be distinguished and undone, and leave the view alone", () => {
   assert.ok(isChanged(state));
   assert.deepEqual(unchanged(state), { ...START, input: "3 7", step: 60, layer: 1, query: 0 });
   assert.deepEqual(bare(state).replace, { 1: "a,b" });

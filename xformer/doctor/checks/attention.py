@@ -109,7 +109,7 @@ def _wrong_rows(one: Watched, limit: float) -> Finding | None:
     if one.added != "constant":
         return None
     rest = (exponents.logsumexp(dim=-1, keepdim=True) + (1 / total - 1).clamp(min=0).log()).exp()
-    rest = rest.masked_fill((total > 1 - limit) | (total < 1e-30), torch.nan)  # not to be told from the weights
+    rest = rest.masked_fill((total > 1 - limit) | (total < 1e-30), torch.nan)  # indistinguishable from the weights
     for head, of in enumerate(rest.unbind(1)):
         known = of[~of.isnan()]
         if known.numel() and float(known.max()) > (1 + 10 * limit) * float(known.min()):
@@ -154,7 +154,9 @@ def mask_constant(context: CheckContext) -> Finding:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
         valid[:, -2:] = False
         padded = ModelCall(base.tokens, valid=valid)
-        runs.append(stacked([padded, padded]))  # heads that are flattened into a batch of one could not be told from it
+        runs.append(
+            stacked([padded, padded])
+        )  # heads that are flattened into a batch of one could not be distinguished from it
     own = getattr(model.module.config, "_attn_implementation", "eager") if model.is_transformers else "eager"
     lowest, n_masked = -float("inf"), 0
     for run in runs:
