@@ -19,18 +19,9 @@ from torch import Tensor, nn
 
 from xformer.adapters.adapter import ADDED, Input, label_added
 from xformer.adapters.capture_backends import ChangedLayoutError, is_pattern
+from xformer.adapters.external import ExternalAdapter, shape_of
 from xformer.adapters.on_demand import lengths, recorded_bytes
-from xformer.adapters.opening import (
-    ExternalAdapter,
-    Inputs,
-    OpenedModel,
-    Verification,
-    open_module,
-    planned,
-    resized,
-    shape_of,
-    takes_a_function,
-)
+from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module, planned, resized, takes_a_function
 from xformer.adapters.own_models import numbered
 from xformer.adapters.placement import Placement, placement
 from xformer.adapters.probe import Origin, Streams

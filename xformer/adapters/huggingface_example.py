@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from xformer.adapters.adapter import ADDED, Input, label_added, with_added
+from xformer.adapters.external import ExternalAdapter
 from xformer.adapters.huggingface_opening import (
     ORDINARY,
     OutputKind,
@@ -44,7 +45,7 @@ from xformer.adapters.inputs import (
     tokenize,
     vocabulary,
 )
-from xformer.adapters.opening import ExternalAdapter, Inputs
+from xformer.adapters.opening import Inputs
 from xformer.adapters.own_models import NumbersInput, numbered
 from xformer.errors import InputError
 from xformer.pooling import Pooling

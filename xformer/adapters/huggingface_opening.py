@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from xformer.adapters.any_module import output_at, output_path
-from xformer.adapters.opening import Inputs, OpenedModel, Verification, added_positions, open_module, resized, shape_of
+from xformer.adapters.external import added_positions, shape_of
+from xformer.adapters.opening import Inputs, OpenedModel, Verification, open_module, resized
 from xformer.adapters.probe import Origin, Streams, running
 from xformer.errors import InputError
 from xformer.formatting import error_message, similar_names
