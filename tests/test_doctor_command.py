@@ -47,7 +47,13 @@ def test_unusual_formula_is_a_problem_only_against_a_specification(
     unusual = [Formula(0, "a", "scale", "q·kᵀ / √32", "scale_by_d_model", "model.py:38", "", "q·kᵀ / √8")]
     monkeypatch.setattr("xformer.doctor.check.formulas", lambda model, run: unusual)
     assert main(["doctor", str(MIRROR)]) == 0
-    assert "unusual formula: In layer 0, the scores are divided by √d_model" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "unusual formula: In layer 0, the scores are divided by √d_model" in shown
+    assert (
+        "Nothing is broken in the checks that ran. 1 check found something unusual.\n  formula: If this is not meant"
+        in shown
+    )
+    assert "No problems found" not in shown
     assert main(["doctor", str(MIRROR), "--spec", "bert"]) == 1
     assert main(["doctor", str(MIRROR), "--spec", "elephant"]) == 2
 

@@ -120,7 +120,7 @@ def test_mask_for_one_length_is_cut_to_shorter_inputs() -> None:
 
 def test_equal_lengths_do_not_tell_the_axes_of_a_mask() -> None:
     model = token_model_of(WithMask(), {"src": SOURCE, "tgt": SOURCE, "tgt_mask": later(9)})
-    with pytest.raises(UnavailableError, match="give other lengths"):
+    with pytest.raises(UnavailableError, match="try other lengths"):
         model.logits(ModelCall(SOURCE[:, :5], target=SOURCE[:, :6]))
     assert model.logits(ModelCall(SOURCE[:, :5], target=SOURCE[:, :5])).shape == (1, 5, VOCAB)
 

@@ -198,6 +198,7 @@ def _made_by(file: Path, name: str) -> tuple[nn.Module, Any]:
 
 def _report(findings: Iterable[Finding], is_answer: bool) -> int:
     """Print each finding as it arrives, then the remedies and what was not checked; or all as one answer."""
+    from xformer.doctor.check import count
     from xformer.doctor.diagnose import Diagnosis
 
     found = []
@@ -215,12 +216,13 @@ def _report(findings: Iterable[Finding], is_answer: bool) -> int:
         print_answer("doctor", ok=diagnosis.ok, findings=rows, not_checked=diagnosis.not_checked)
         return code
     print_line()
-    n, n_failed = len(diagnosis.broken), len(diagnosis.could_not_run)
-    found_some = f"{n} check{'s' if n > 1 else ''} found a problem."
-    nothing = "Nothing is broken in the checks that ran." if n_failed else "No problems found."
-    failed = f" {n_failed} check{'s' if n_failed > 1 else ''} could not run." if n_failed else ""
-    print_line((found_some if n else nothing) + failed)
-    for finding in diagnosis.broken:
+    n, n_unusual, n_failed = (len(one) for one in (diagnosis.broken, diagnosis.unusual, diagnosis.could_not_run))
+    nothing = "Nothing is broken in the checks that ran." if n_unusual or n_failed else "No problems found."
+    summary = [f"{count(n, 'check')} found a problem." if n else nothing]
+    summary += [f"{count(n_unusual, 'check')} found something unusual."] if n_unusual else []
+    summary += [f"{count(n_failed, 'check')} could not run."] if n_failed else []
+    print_line(" ".join(summary))
+    for finding in (*diagnosis.broken, *diagnosis.unusual):
         print_line(f"  {finding.check}: {finding.remedy}")
     _print_section("Not checked", diagnosis.not_checked)
     return code
