@@ -50,7 +50,7 @@ def measured(work: Callable[[], Any]) -> tuple[float, float]:
     return seconds, (peak - before) / MEGABYTE
 
 
-def compare(n_tokens: int, n_layers: int, kept: int = 512) -> dict[str, float]:
+def compare(n_tokens: int, n_layers: int, kept: int = 256) -> dict[str, float]:
     """Measure both passes, and the time for the weights of 100 queries afterwards. `kept` is `kept_bytes` in megabytes."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tokens", type=int, nargs="?", default=8192)
     parser.add_argument("layers", type=int, nargs="?", default=4)
-    parser.add_argument("--kept", type=int, default=512, help="kept_bytes, in megabytes")
+    parser.add_argument("--kept", type=int, default=256, help="kept_bytes, in megabytes")
     options = parser.parse_args()
     for name, value in compare(options.tokens, options.layers, options.kept).items():
         print(f"{name:16} {value:10.2f}")

@@ -150,7 +150,7 @@ def attention_summary(
     tokenizer: Any = None,
     documents: Sequence[int] | None = None,
     queries: Sequence[int] = (),
-    kept_bytes: int = 512 * MEBIBYTE,
+    kept_bytes: int = 256 * MEBIBYTE,
     step: Callable[[int], None] | None = None,
 ) -> AttentionSummary:
     """Run a long input through a model and sum up every head's pattern, exactly, without keeping one.
