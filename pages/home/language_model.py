@@ -37,11 +37,12 @@ def recorded_scene(model: str) -> DeltaGenerator | None:
     if model != f"{PREFIX}{LANGUAGE_MODEL}" or not is_default or not RECORDED.exists():
         return None
     st.container(key="chips")
-    with toolbar():
-        model_switch(model)
-        words = st.container(width="content").empty()
-    with embed.picture():
-        scene(RECORDED.read_bytes(), key="scene")
+    with st.container():  # in place of the one that Streamlit draws around the fragment with the live scene
+        with toolbar():
+            model_switch(model)
+            words = st.container(width="content").empty()
+        with embed.picture():
+            scene(RECORDED.read_bytes(), key="scene")
     return words
 
 
