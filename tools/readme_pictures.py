@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from benchmarks.chromium import chromium, server
 
@@ -41,13 +41,11 @@ def main() -> None:
     folder = parser.parse_args().out
     with server("-m", "streamlit", "run", "app.py") as address, chromium() as browser:
         for name, size, show in (("any-model", (1280, 720), home), ("train", (1280, 900), train)):
-            page = browser.new_page(viewport={"width": size[0], "height": size[1]})
-            page.set_default_timeout(PATIENCE)
+            page = window(browser, size)
             show(page, address)
             page.wait_for_timeout(VIEW)
             shot(page).quantize().save(folder / f"{name}.png", optimize=True)
-        page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
-        page.set_default_timeout(PATIENCE)
+        page = window(browser, SIZE)
         frames = [*scene(page, address), *attention(page, address)]
     out = folder / "animation.webp"
     images, milliseconds = zip(*frames, strict=True)
@@ -56,6 +54,12 @@ def main() -> None:
     print(f"{len(frames)} frames, {sum(milliseconds) / 1000:.0f} s, {size:,} bytes, written to {out}")
     if size > MAX_BYTES:
         sys.exit(f"That is more than {MAX_BYTES:,} bytes; record fewer frames.")
+
+
+def window(browser: Browser, size: tuple[int, int]) -> Page:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.set_default_timeout(PATIENCE)
+    return page
 
 
 def home(page: Page, address: str) -> None:

@@ -142,9 +142,8 @@ def keep_widget_value(key: str) -> None:
 
 
 def _write_shared(link: _Link, shared: Mapping[str, str]) -> None:
-    _write(
-        link, {**shared, **link.chosen, **shared}
-    )  # in the order of the shared ones, which win over those of the widgets
+    """Write the parameters in the order of the shared ones, which win over those of the widgets."""
+    _write(link, {**shared, **link.chosen, **shared})
 
 
 def _write(link: _Link, parameters: Mapping[str, str]) -> None:

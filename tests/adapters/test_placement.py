@@ -129,18 +129,21 @@ def test_a_layer_after_attention_to_all_positions_is_judged_by_its_own_tokens() 
     assert names == [TOKENS, NUMBERS]
 
 
-class WithMemory(nn.Module):
-    """Causal attention to the tokens, and to three vectors before them."""
+class QueriesAndKeys(nn.Module):
+    """The weights of one attention without values."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.q, self.k, self.back = (
-            nn.Embedding(11, 15),
-            nn.Linear(15, 15),
-            nn.Linear(15, 15),
-            nn.Linear(15, 11),
-        )
+        self.embed, self.q, self.k = nn.Embedding(11, 15), nn.Linear(15, 15), nn.Linear(15, 15)
+        self.back = nn.Linear(15, 11)
+
+
+class WithMemory(QueriesAndKeys):
+    """Causal attention to the tokens, and to three vectors before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.memory = nn.Parameter(torch.randn(1, 3, 15))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -270,18 +273,11 @@ def test_texts_that_are_moved_by_different_distances_are_numbered() -> None:
     assert xformer.read(Aligned().eval(), both).tokens == NUMBERS
 
 
-class OneLayer(nn.Module):
+class OneLayer(QueriesAndKeys):
     """Queries and keys from two functions of the embedded tokens."""
 
     def __init__(self, queries: Callable[[Tensor], Tensor], keys: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.embed, self.q, self.k, self.back = (
-            nn.Embedding(11, 15),
-            nn.Linear(15, 15),
-            nn.Linear(15, 15),
-            nn.Linear(15, 11),
-        )
         self.queries, self.keys = queries, keys
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -64,7 +64,8 @@ def placement(opened: OpenedModel, inputs: Inputs, name: str, sites: Sequence[La
     """
     if opened.backend == "returned_weights":
         return Placement()  # in which nothing can be changed
-    n, sizes, places = inputs[name].shape[1], *_places(opened, inputs, name, sites, n_batch)
+    n = inputs[name].shape[1]
+    sizes, places = _places(opened, inputs, name, sites, n_batch)
     moves = {key: _moves(one) for key, one in places.items()}
     first = next((key for key, one in moves.items() if one is not None), None)
     if first is None:
@@ -97,9 +98,8 @@ def _places(
     """The number of positions of each activation of the layers, and the positions that each changed entry reaches."""
     run = partial(opened.run, n_batch=n_batch, edits=[apply("*.pattern", _to_themselves)])
     before = run(inputs)
-    keys = [
-        f"{site.path}.{what}" for site in sites for what in _told(opened, site, before[f"{site.path}.pattern"].shape)
-    ]
+    shapes = {site: before[f"{site.path}.pattern"].shape for site in sites}
+    keys = [f"{site.path}.{what}" for site, shape in shapes.items() for what in _activations(opened, site, shape)]
     before = {key: before[key] for key in keys if key in before}
     places: dict[str, dict[tuple[int, int], set[int]]] = {key: {} for key in before}
     value = inputs[name]
@@ -118,7 +118,7 @@ def _places(
     return {key: one.shape[-2] for key, one in before.items()}, places
 
 
-def _told(opened: OpenedModel, site: LayerPath, shape: Sequence[int]) -> Sequence[str]:
+def _activations(opened: OpenedModel, site: LayerPath, shape: Sequence[int]) -> Sequence[str]:
     """The activations of a layer that have the positions of its stack. More keys than queries are those of a cache as well."""
     query, key = (f"{site.path}.{axis}" not in opened.layout.numbered for axis in ("query", "key"))
     is_square = shape[-1] == shape[-2]
@@ -126,7 +126,7 @@ def _told(opened: OpenedModel, site: LayerPath, shape: Sequence[int]) -> Sequenc
 
 
 def _other(ids: Tensor, at: int, step: int) -> Tensor:
-    """Other ids at an entry: those of its text that differ, else any."""
+    """Other ids at an entry, among those up to the largest of the input."""
     return (ids[:, at] + step) % max(2, int(ids.max()) + 1)
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from xformer.program.record import Recorder, source_of, watched
+from xformer.program.record import record, source_of
 
 MASKING = {"masked_fill", "where", "add", "sub", "mul", "setitem", "scaled_dot_product_attention"}
 """Operations that may apply a mask."""
@@ -61,13 +61,10 @@ def masks_with_triangle(module: nn.Module, call: Callable[[], Tensor], inputs: A
         call: A call of it.
         inputs: What the call reads.
     """
-    recorder = Recorder(module, inputs, keep_of=MASKING)
     try:
-        with watched(module, recorder):
-            call()
+        program = record(module, call, inputs, keep_of=MASKING)
     except Exception:  # a module may raise anything
         return False
-    program = recorder.finish(())
     if any(one.kwargs.get("is_causal") for one in program.operations if one.name == "scaled_dot_product_attention"):
         return True
     if any(one.name in ("tril_indices", "triu_indices") for one in program.operations):

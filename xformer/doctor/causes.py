@@ -125,8 +125,7 @@ def cause_of_cache(model: TokenModel, run: ModelCall) -> Cause | None:
         n_key, n_needed = one.pattern.shape[-1], int(other.allowed[..., n - 1, :n].any(dim=(0, 1)).sum())
         if one.pattern.shape[2] == n - n_cached and n_key < n_needed:
             words = f"The last token reads {n_key} keys, and without a cache {n_needed}."
-            line = None if _joins_given(found, "k") else _join(found, "k")
-            return Cause("cache_not_updated", words, line, one.layer)
+            return Cause("cache_not_updated", words, _reading(found, "k"), one.layer)
     if (found := _moved(whole, cached, slice(None), n_cached)) is not None:
         start, line = found
         sentence = f"With {n_cached} cached tokens, the positions of the new ones start at {start}, not at {n_cached}."
@@ -160,8 +159,7 @@ def _of_cached_attention(
         missing = [key for key in range(n) if key not in of and bool(is_needed[:, key].any())]
         is_new_read = set(range(n_cached, n)) <= set(of)
         if is_new_read and not set(of) & set(range(n_cached)):
-            line = None if _joins_given(found, name) else _join(found, name)
-            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", line)
+            return Cause("cache_not_updated", f"The {what} of the cached tokens are not read.", _reading(found, name))
         if missing and None not in of and missing == list(range(missing[0], missing[-1] + 1)) and is_new_read:
             words = f"The {what} of token {missing[0]} left the cache, and the window still covers it."
             return Cause("cache_evicted_early", words, _join(found, name))
@@ -198,10 +196,11 @@ def _matches(mine: Float[Tensor, "head key width"], theirs: Float[Tensor, "head 
     return [int(row.argmin()) if float(row.min()) <= limit else None for row in apart]
 
 
-def _joins_given(found: FoundAttention, name: str) -> bool:
-    """Whether the new keys or values are joined to those that were given, so that what is wrong is what was kept."""
+def _reading(found: FoundAttention, name: str) -> SourceLine | None:
+    """The line of `_join`; None where keys or values are joined to given ones, as what is wrong is then what was kept."""
     join = _joining(found, name)
-    return join is not None and any(one.operation is None and one.is_from_inputs for one in join.inputs)
+    is_given = join is not None and any(one.operation is None and one.is_from_inputs for one in join.inputs)
+    return None if is_given else _join(found, name)
 
 
 def _join(found: FoundAttention, name: str) -> SourceLine | None:

@@ -16,6 +16,7 @@ from xformer.tasks.task import plain_ids
 
 
 def reads_pairs(model: nn.Module) -> bool:
+    """Return whether a model reads a source and a target."""
     if isinstance(model, Transformer):
         return model.config.architecture == "encoder-decoder"
     if hasattr(model, "main_input_name"):
@@ -34,12 +35,14 @@ def n_tokens_read(model: nn.Module) -> int:
 
 
 def encoded(text: str, tokenizer: Any) -> Tensor:
+    """Return the token ids of a text, [1, pos]. Raises `InputError` without a tokenizer."""
     if tokenizer is None:
         raise InputError("A text needs a tokenizer; for example diagnose(model, text, tokenizer).")
     return torch.tensor([tokenizer(text)["input_ids"]])
 
 
 def as_rows(inputs: Any) -> Tensor:
+    """Return given token ids as [batch, pos]. Raises `InputError` for other shapes."""
     inputs = plain_ids(inputs)
     tokens = inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs)
     if tokens.dim() not in (1, 2) or tokens.numel() == 0 or tokens.dtype == torch.bool:

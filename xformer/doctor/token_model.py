@@ -55,7 +55,7 @@ from xformer.layers.attention import Cache
 from xformer.model import Transformer
 from xformer.program.inputs import call_module
 from xformer.program.module_state import held_by, unwrapped
-from xformer.program.record import Recorder, watched
+from xformer.program.record import record
 from xformer.tape import Tape
 
 TRIED = 640
@@ -235,13 +235,11 @@ class TokenModel:
         if isinstance(self.module, Transformer) or self.is_transformers or "valid" in self.takes:
             return None
         call, inputs = self.last_call(self.base)
-        recorder = Recorder(self.module, inputs)
         try:
-            with watched(self.module, recorder):
-                call()
+            program = record(self.module, call, inputs)
         except Exception:  # a module may raise anything
             return None
-        return pad_compared(recorder.finish(()), "tokens", self._padding_of_tables)
+        return pad_compared(program, "tokens", self._padding_of_tables)
 
     @property
     def _padding_of_tables(self) -> set[int]:

@@ -154,9 +154,7 @@ def mask_constant(context: CheckContext) -> Finding:
         valid = torch.ones_like(base.tokens, dtype=torch.bool)
         valid[:, -2:] = False
         padded = ModelCall(base.tokens, valid=valid)
-        runs.append(
-            stacked([padded, padded])
-        )  # heads that are flattened into a batch of one could not be distinguished from it
+        runs.append(stacked([padded, padded]))  # in a batch of one, flattened heads would look like the batch
     own = getattr(model.module.config, "_attn_implementation", "eager") if model.is_transformers else "eager"
     lowest, n_masked = -float("inf"), 0
     for run in runs:

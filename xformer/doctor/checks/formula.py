@@ -9,6 +9,7 @@ from xformer.doctor.check import CheckContext, FaultLocation, Finding, assume, c
 from xformer.doctor.formulas import BREAKS_A_RULE, CAUSES_OF_FORMULAS, Formula, against, unread
 from xformer.doctor.formulas.masks import NO_KEY
 from xformer.doctor.formulas.positions import NONE, OF_STACK
+from xformer.doctor.formulas.specification import in_layers
 
 UNREAD = "Not checked, because no attention can be followed from its queries and keys to its weights."
 REMEDIES = {
@@ -41,9 +42,7 @@ def formula(context: CheckContext) -> Finding:
     causes.sort(key=lambda cause: cause not in BREAKS_A_RULE)
     read = {(one.layer, one.path) for one in found if one.part in ("scale", "mask", "softmax", "projections")}
     rest = ""
-    if (
-        isinstance(context.spec, tuple) and not context.has_same_weights
-    ):  # else the check `reference` compares all of it
+    if isinstance(context.spec, tuple) and not context.has_same_weights:  # else `reference` compares all of it
         rest = unread(found, context.spec)
     if not causes and not read:
         return Finding("not applicable", f"{UNREAD} {rest}".rstrip(), formulas=found)
@@ -52,13 +51,9 @@ def formula(context: CheckContext) -> Finding:
     if not causes:
         named = dict.fromkeys(one.formula for one in found if one.part == "scale")
         scores = f": scores {' and '.join(named)}" if named else ""
-        return Finding(
-            "holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}. {rest}".rstrip(), formulas=found
-        )
+        return Finding("holds", f"Nothing is unusual in {count(len(read), 'attention')}{scores}.", formulas=found)
     first = next(one for one in found if one.cause == causes[0])
-    sentence = (
-        " ".join(_sentence([one for one in found if one.cause == cause]) for cause in causes) + f" {rest}".rstrip()
-    )
+    sentence = " ".join([*(_sentence([one for one in found if one.cause == cause]) for cause in causes), rest]).rstrip()
     at = f" in `{first.text}` ({first.line})" if first.text else ""
     is_broken = bool(context.spec) or causes[0] in BREAKS_A_RULE
     words = REMEDIES[first.part].format(usual=first.usual)
@@ -76,7 +71,7 @@ def _sentence(same: Sequence[Formula]) -> str:
     """What is unusual, with its layers and its line, in one sentence."""
     first = same[0]
     layers = sorted({one.layer for one in same if one.layer is not None})
-    where = f"In {'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))}, " if layers else ""
+    where = f"{in_layers(layers)}, " if layers else ""
     if first.part == "positions" and OF_STACK in first.formula:  # one sentence for each stack
         where = " and ".join(f"in the {one.formula.partition(OF_STACK)[2]}" for one in same) + ", "
     line = f" ({first.line})" if first.line else ""

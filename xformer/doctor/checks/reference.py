@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from xformer.doctor.check import CheckContext, Finding, Pair, assume, by, check, sizes_of
 from xformer.doctor.checks.rows import with_padding
-from xformer.doctor.checks.training import differentiable_logits
+from xformer.doctor.checks.training import loss_on_its_inputs
 from xformer.doctor.localise import localise
 from xformer.doctor.model_call import ModelCall
 from xformer.doctor.token_model import TokenModel
@@ -131,15 +130,10 @@ def _gradients_apart(model: TokenModel, other: TokenModel) -> tuple[str, float] 
         one.module.requires_grad_(True)
         named = dict(one.module.named_parameters())
         with torch.enable_grad(), suppress(RuntimeError):  # an in-place operation; the check `gradients` reports it
-            logits = differentiable_logits(one, one.base)
-            labels = one.base.read[:, : logits.shape[1]] % logits.shape[-1]
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-            zero = (
-                torch.zeros_like(one) if by_one is None else by_one
-                for one, by_one in zip(named.values(), found, strict=True)
+            found = torch.autograd.grad(
+                loss_on_its_inputs(one), [*named.values()], allow_unused=True, materialize_grads=True
             )
-            gradients.append(dict(zip(named, zero, strict=True)))
+            gradients.append(dict(zip(named, found, strict=True)))
     if len(gradients) < 2 or gradients[0].keys() != gradients[1].keys():
         return None
     largest = max(float(one.abs().max()) for one in gradients[1].values())

@@ -77,9 +77,7 @@ def _gradients(context: CheckContext, *, started: bool = False) -> Finding:
         model.module.requires_grad_(True)
     named = {name: one for name, one in model.module.named_parameters() if one.requires_grad}
     with torch.enable_grad():
-        logits = differentiable_logits(model, model.base)
-        labels = model.base.read[:, : logits.shape[1]] % logits.shape[-1]
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        loss = loss_on_its_inputs(model)
         if not loss.requires_grad:
             sentence = "No parameter gets a gradient: the output is detached from all of them."
             return broken(sentence, "Look for torch.no_grad or .detach() around the whole forward pass.")
@@ -156,7 +154,14 @@ def _is_slope(model: TokenModel) -> bool:
     return torch.autograd.gradcheck(outputs, (start,), **options)
 
 
-def differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
+def loss_on_its_inputs(model: TokenModel) -> Tensor:
+    """The cross-entropy of the outputs with the tokens that were read as the right ones, with its graph."""
+    logits = _differentiable_logits(model, model.base)
+    labels = model.base.read[:, : logits.shape[1]] % logits.shape[-1]
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+def _differentiable_logits(model: TokenModel, run: ModelCall) -> Tensor:
     """The outputs of a run, with their graph."""
     if isinstance(model.module, Transformer):
         run = run.each(lambda one: one.to(model.device))

@@ -116,9 +116,8 @@ class BlockReader:
             if self._is_in_layer(one) and self._is_cut(one):
                 part = part_of("residual", f"x = {name}(x)", "residual_missing", one.last, f"x + {name}(x)")
                 alike = [it for it in self.sublayers if it.name == name and it.last.line == one.last.line]
-                line = self._call_of(
-                    alike[0] if one is self.sublayers[-1] else one
-                )  # nothing tells where the last one ends
+                # Nothing shows where the last sub-layer ends.
+                line = self._call_of(alike[0] if one is self.sublayers[-1] else one)
                 yield part if line is None else replace(part, line=str(line), text=line.text)
             return
         if at.is_other:

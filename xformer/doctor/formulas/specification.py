@@ -121,16 +121,17 @@ def unread(found: Sequence[Formula], reference: Sequence[Formula]) -> str:
             missing.setdefault(part, []).append(layer)
     either = {part for _, part in (*own, *its)}
     neither = [name for part, name in _NAMES.items() if part not in either and part not in ("mask", *_FUSED)]
-    words = [f"{_NAMES[part]}{_in_layers(of)}" for part, of in missing.items()]
+    known = {part: sorted(one for one in of if one is not None) for part, of in missing.items()}
+    words = [" ".join([_NAMES[part], *([in_layers(of)] if of else [])]) for part, of in known.items()]
     sentences = [f"Not checked, because the code of the model does not show it: {', '.join(words)}."] if words else []
     if neither and any(one.part == "scale" for one in reference):
         sentences.append(f"Read in neither model: {', '.join(neither)}.")
     return " ".join(sentences)
 
 
-def _in_layers(layers: Sequence[int | None]) -> str:
-    known = sorted(one for one in layers if one is not None)
-    return f" in {'layer' if len(known) == 1 else 'layers'} {', '.join(map(str, known))}" if known else ""
+def in_layers(layers: Sequence[int]) -> str:
+    """Name layers: "in layer 0", "in layers 0, 1"."""
+    return f"in {'layer' if len(layers) == 1 else 'layers'} {', '.join(map(str, layers))}"
 
 
 def _place(one: Formula) -> str:
